@@ -1,6 +1,6 @@
-"""What every method must do, whatever it computes: a function for each rule, which raises `Failed` if it is broken.
+"""The rules that every method must follow, one function per rule, which raises `Failed` if the rule is broken.
 
-`check_method` runs them all into one report, and `parametrize_with_checks` makes tests of pytest's of them.
+`check_method` runs all checks and returns one report; `parametrize_with_checks` turns them into pytest tests.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fsvi_bench.conformance.subject import (
     TOYS,
     Numbers,
     Subject,
-    apart,
-    kept,
-    nudged,
     numbers,
     odd_problems,
+    perturbed,
+    relative_difference,
+    restored,
     toy_batch,
     toy_problems,
 )
@@ -49,20 +49,21 @@ if TYPE_CHECKING:
     import pytest
 
 _K = 20  #: features of a toy task
-ROUNDING = 1e-9  #: nats; a KL below −ROUNDING is no rounding
-ON_GPU = 1e-6  #: relative; sums run in another order there
-#: An H100 moved RANDA's full covariance on the first toy by 1.1e-4 in 20 steps; a unit in the last place of its inputs
-#: moves it by 4e-6 to 5e-5, and on a GPU every operation rounds otherwise. Single precision is 5e8 units.
-_OF_ROUNDING = 100
-_MOST = 0.01  #: however much a method amplifies: from there on nobody can tell rounding from a mistake
+ROUNDING = 1e-9  #: nats; a KL below −ROUNDING cannot be explained by rounding
+GPU_TOLERANCE = 1e-6  #: relative; a GPU sums in a different order
+#: Allowed GPU difference as a multiple of the effect of one unit in the last place of the inputs. An H100 changed
+#: RANDA's full covariance on the first toy problem by 1.1e-4 in 20 steps; one unit in the last place of the inputs
+#: changes it by 4e-6 to 5e-5, and a GPU rounds every operation differently. Single precision is 5e8 units.
+AMPLIFICATION_FACTOR = 100
+MAX_GPU_TOLERANCE = 0.01  #: above this, rounding cannot be distinguished from an error, however much is amplified
 _LAST_BITS = 1e-9
 
 
-# --- What a method says and returns -----------------------------------------------------------------------------------
+# --- Interface and return values --------------------------------------------------------------------------------------
 
 
 def trains(subject: Subject) -> None:
-    """It is set up on several problems and trained to the end, and its posterior can be asked for."""
+    """The method can be constructed for several problems and trained to the end, and returns a posterior."""
     data = toy_batch()
     method = subject.make(data)
     for place in range(TOYS):
@@ -71,41 +72,41 @@ def trains(subject: Subject) -> None:
     method.posterior()
 
 
-def options_are_checked(subject: Subject) -> None:
-    """Unknown options and NaN are refused, and options survive being written to a record and read back."""
+def options_are_validated(subject: Subject) -> None:
+    """Unknown options and NaN are rejected, and options survive a round trip through JSON."""
     options = subject.options
     wrong = {"no_method_has_this_option": 1} | {name: math.nan for name, value in options if isinstance(value, float)}
     for name, value in wrong.items():
         with contextlib.suppress(InputError):
             subject.entry.options({**options.model_dump(), name: value})
             raise Failed(
-                f"option '{name}' took {value}, and a misspelt --set would be ignored; derive Options from "
-                'MethodOptions and leave its extra="forbid" and allow_inf_nan=False as they are'
+                f"option '{name}' accepted {value}, expected an error; derive Options from MethodOptions and keep its "
+                'extra="forbid" and allow_inf_nan=False'
             )
     if subject.entry.options(options.model_dump(mode="json")) != options:
-        raise Failed("Options written as JSON and read back are others; use numbers, words and booleans as options")
+        raise Failed("Options change when written as JSON and read back; use numbers, strings and booleans as options")
 
 
 def posterior_before_training(subject: Subject) -> None:
-    """Before the first step there is a posterior of the right kind: where traces begin."""
+    """Before the first step, where traces begin, the posterior is of the right kind."""
     method, seen = subject.make(toy_batch()), []
     if not method.trains:
-        raise NotApplicable("it takes one step: there is no way to the posterior")
+        raise NotApplicable("the method takes a single step, so it has no intermediate posterior")
     train(method, "cpu", lambda steps, seconds: seen.append(method.posterior()), [0])
     _require_posterior(seen[0] if seen else None, subject.family, [None] * TOYS)
 
 
 def posterior_after_training(subject: Subject) -> None:
-    """After training it is one, too."""
+    """After training the posterior is of the right kind."""
     method = subject.train(toy_batch())
     _require_posterior(method.posterior(), subject.family, method.divergences())
 
 
 def _require_posterior(q: object, family: Family, diverged: Sequence[str | None]) -> None:
-    """A posterior of the family's kind: float64, [B,k], finite, scales positive, factors lower triangular.
+    """Requires a posterior of the family's kind: float64, [B,k], finite, positive scales, lower-triangular factors.
 
     Raises:
-        Failed: it is not; what has diverged by its own account may hold any number.
+        Failed: a requirement is not met. Problems that the method reports as diverged may have any values.
     """
     if not isinstance(q, Posterior) or q.kind != KIND_OF[family]:
         raise Failed(
@@ -113,191 +114,195 @@ def _require_posterior(q: object, family: Family, diverged: Sequence[str | None]
         )
     for name, tensor in q.tensors().items():
         if tensor.shape[:1] != (TOYS,):
-            raise Failed(f"{name} has shape {list(tensor.shape)} for {TOYS} problems; put an axis of B in front")
+            raise Failed(f"{name} has shape {list(tensor.shape)} for {TOYS} problems; add a leading axis of size B")
     for one, reason in zip(unstack(q), diverged, strict=True):
         if (fault := defect(one, _K)) is not None:
-            raise Failed(f"the posterior is not one over k = {_K} weights: {fault}")
+            raise Failed(f"the posterior is not a valid posterior over k = {_K} weights: {fault}")
         if reason is None and (fault := divergence(one)) is not None:
-            raise Failed(f"{fault}; mend it, or name the reason in divergences() where training may come to it")
-        # What scores are computed from: somebody else's class need not make it well of sound parameters.
+            raise Failed(f"{fault}; fix it, or return a reason from divergences() if training can diverge")
+        # Scores use these moments, which a third party's class may compute wrongly from valid parameters.
         moments = FullGaussian(one.mean, tril := one.covariance_tril())
         sound = defect(moments, _K) is None and (tril.diagonal() >= 0).all() and tril.isfinite().all()
         if reason is None and not sound:
             raise Failed(
-                "mean and covariance_tril() are not [k] and [k,k], float64, finite, lower triangular; mend them"
+                "mean and covariance_tril() are invalid, expected [k] and lower-triangular [k,k], float64 and finite; "
+                "fix them"
             )
 
 
 def one_entry_per_problem(subject: Subject) -> None:
-    """Everything that is told problem by problem has B entries, and what must be a number or a word is one."""
+    """Everything reported per problem has B entries of the right types."""
     method = subject.train(toy_batch())
     for name in ("divergences", "work", "details", "stopped_after"):
         entries = getattr(method, name)()
         if len(entries) != TOYS:
             raise Failed(
-                f"{name}() has {len(entries)} entries for {TOYS} problems; return one for each, None if unknown"
+                f"{name}() has {len(entries)} entries for {TOYS} problems; return one per problem, None if unknown"
             )
     for details in method.details():
         if not all(isinstance(value, int | float) for value in (details or {}).values()):
-            raise Failed(f"details() has {details}, expected a number for each name")
+            raise Failed(f"details() has {details}, expected a number for each name; return numbers")
     if any(reason == "" or not isinstance(reason, str | None) for reason in method.divergences()):
-        raise Failed("divergences() names no reason; return a sentence where training came to nothing, else None")
+        raise Failed("divergences() gives no reason; return a sentence for a problem that diverged, else None")
 
 
-# --- A result is decided by task, settings and seed, and by nothing else ----------------------------------------------
+# --- A result depends on task, settings and seed only -----------------------------------------------------------------
 
 
 def batch_on_toys(subject: Subject) -> None:
-    """A problem alone gives the same bits as among nineteen others, after a hundred steps."""
-    in_any_company(subject.for_long, toy_batch(ALL_TOYS))
+    """After 100 steps a problem's result is bitwise the same alone and with nineteen others."""
+    require_batch_independence(subject.longer, toy_batch(ALL_TOYS))
 
 
 def batch_on_odd_shapes(subject: Subject) -> None:
-    """Likewise where k = 7, N = 67 and D = 3 suit no cache line."""
+    """Likewise for k = 7, N = 67 and D = 3, which are no multiples of a cache line."""
     method = subject.make(data := odd_problems())
     try:
         method.check(method.options, data.only(0))
     except InputError as error:
-        raise NotApplicable(f"the settings do not fit a problem with {ODD_N} rows: {error}") from error
-    in_any_company(subject, data)
+        raise NotApplicable(f"the settings are not valid for a problem with {ODD_N} rows: {error}") from error
+    require_batch_independence(subject, data)
 
 
-def in_any_company(subject: Subject, data: TrainingData) -> list[Numbers]:
-    """All problems of a batch trained together.
+def require_batch_independence(subject: Subject, data: TrainingData) -> None:
+    """Requires each problem's result to be the same in the whole batch, alone, and in a smaller reordered batch.
 
     Raises:
-        Failed: one of them comes out otherwise alone, or among some of them in other places.
+        Failed: a problem's result differs.
     """
     B = len(data)
     together = subject.trained(data)
     some = [(3 * place + 1) % B for place in range(min(7, B - 1))]
-    for company in (some, [0], [B - 1]):
-        for place, got in zip(company, subject.trained(data, company), strict=True):
+    for batch in (some, [0], [B - 1]):
+        for place, got in zip(batch, subject.trained(data, batch), strict=True):
             if not torch.equal(got, together[place]):
-                difference = apart(got, together[place])
-                cause = _ROUNDED if difference < _LAST_BITS else _SHARED
-                among = f"among {len(company) - 1} others" if company == some else "alone"
-                raise Failed(f"problem {place} {among} differs from itself among all by {difference:.1e}{cause}")
-    return together
+                difference = relative_difference(got, together[place])
+                advice = _ROUNDING_ADVICE if difference < _LAST_BITS else _SHARING_ADVICE
+                where = f"with {len(batch) - 1} others" if batch == some else "alone"
+                raise Failed(
+                    f"the result of problem {place} {where} differs from its result in the whole batch by "
+                    f"{difference:.1e}{advice}"
+                )
 
 
-_ROUNDED = (
-    ", in its last bits: BLAS and LAPACK round by shape and alignment; work problem by problem on copies "
-    "(self.problems.only(i)), and take a matrix-vector product as a sum of products"
+_ROUNDING_ADVICE = (
+    ", in the last bits: BLAS and LAPACK round differently by shape and alignment; compute each problem on a copy "
+    "(self.problems.only(i)), and a matrix-vector product as a sum of products"
 )
-_SHARED = (
-    "; nothing may be averaged, drawn or stopped across the leading axis: sum the loss over problems, and give each a "
-    "random stream of its own from its seed"
+_SHARING_ADVICE = (
+    "; never average, draw or stop across the leading axis: sum the loss over problems, and give each problem its own "
+    "random stream from its seed"
 )
 
 
 def same_seed(subject: Subject) -> None:
-    """Trained twice under one seed, the same bits."""
+    """Training twice with the same seed gives bitwise the same result."""
     data = toy_batch()
     _require_same(
         subject.trained(data),
         subject.trained(data),
-        "trained twice with one seed, problem {} differs by {:.1e}; draw from "
-        "fsvi_bench.seeds.derived_generator(seed, ...) with self.seeds[problem], never from a clock or a global",
+        "two runs with the same seed differ by {1:.1e} for problem {0}; draw from "
+        "fsvi_bench.seeds.derived_generator(seed, ...) with self.seeds[problem], never from the clock or a global "
+        "generator",
     )
 
 
-def _require_same(ones: Sequence[Numbers], others: Sequence[Numbers], told: str) -> None:
+def _require_same(ones: Sequence[Numbers], others: Sequence[Numbers], message: str) -> None:
     for place, (one, other) in enumerate(zip(ones, others, strict=True)):
         if not torch.equal(one, other):
-            raise Failed(told.format(place, apart(one, other)))
+            raise Failed(message.format(place, relative_difference(one, other)))
 
 
 def another_seed(subject: Subject) -> None:
-    """Another seed gives other numbers, or the same of a method that is declared deterministic."""
+    """A different seed changes the result, unless the method is declared deterministic."""
     data = toy_batch()
-    alike = list(map(torch.equal, subject.trained(data, seed=0), subject.trained(data, seed=1)))
-    if subject.deterministic and not all(alike):
-        raise Failed("it is declared deterministic, but its numbers depend on the seed; drop `deterministic = True`")
-    if not subject.deterministic and any(alike):
+    equal = list(map(torch.equal, subject.trained(data, seed=0), subject.trained(data, seed=1)))
+    if subject.deterministic and not all(equal):
+        raise Failed("declared deterministic, but the result depends on the seed; remove `deterministic = True`")
+    if not subject.deterministic and any(equal):
         raise Failed(
-            "another seed gives the same numbers; use self.seeds, or declare `deterministic = True` (or override "
-            "is_deterministic) where nothing is drawn, so that seeds are not counted as repetitions"
+            "a different seed gives the same result; use self.seeds, or declare `deterministic = True` (or override "
+            "is_deterministic) if the method draws nothing, so that seeds are not counted as repetitions"
         )
 
 
-def looking(subject: Subject) -> None:
-    """Being asked for its posterior on the way, as traces and waypoints do, moves nothing."""
-    watched = subject.make(toy_batch())
-    if not watched.trains:
-        raise NotApplicable("it takes one step: nobody looks on the way")
-    tracer = Tracer(watched, toy_problems())
+def observation(subject: Subject) -> None:
+    """Requesting the posterior during training, as traces and waypoints do, does not change the result."""
+    observed = subject.make(toy_batch())
+    if not observed.trains:
+        raise NotApplicable("the method takes a single step, so it cannot be observed during training")
+    tracer = Tracer(observed, toy_problems())
 
-    def look(steps: int, seconds: float) -> None:
+    def observe(steps: int, seconds: float) -> None:
         tracer(steps, seconds)
-        watched.divergences()
-        watched.work()
-        watched.details()
+        observed.divergences()
+        observed.work()
+        observed.details()
 
-    train(watched, "cpu", look, [0, 1, 2, 5])
+    train(observed, "cpu", observe, [0, 1, 2, 5])
     _require_same(
-        numbers(watched),
+        numbers(observed),
         subject.trained(toy_batch()),
-        "looked at on the way, problem {} ends elsewhere, by {:.1e}; posterior() and "
-        "its like may not draw, step or change anything, and a call of training_step may end after any step",
+        "observing training changes the result of problem {} by {:.1e}; posterior(), divergences(), work() and "
+        "details() must not draw, step or change anything, and a call of training_step may end after any step",
     )
 
 
-def problems_untouched(subject: Subject) -> None:
-    """The training problems are what they were."""
-    data, as_made = toy_batch(), toy_batch()
+def training_data(subject: Subject) -> None:
+    """Training does not modify the training data."""
+    data, original = toy_batch(), toy_batch()
     subject.train(data)
-    for now, then in ((data, as_made), (data.feature_map, as_made.feature_map)):
+    for now, then in ((data, original), (data.feature_map, original.feature_map)):
         for name, tensor in vars(now).items():
             if isinstance(tensor, torch.Tensor) and not tensor.equal(getattr(then, name)):
-                raise Failed(f"training changed its problems' {name}; work on a copy (.clone()), not in place")
+                raise Failed(f"training changed the problems' {name}; work on a copy (.clone()), not in place")
 
 
 def on_gpu(subject: Subject) -> None:
-    """On a GPU the same numbers to 1e-6; where the method amplifies rounding more than that, as far as it does."""
+    """A GPU gives the same result to 1e-6, or to the method's amplification of rounding if that is larger."""
     if not subject.gpu:
-        raise NotApplicable("no CUDA GPU was asked for or is here")
+        raise NotApplicable("no CUDA GPU was requested or is available")
     data = toy_batch()
     expected, got = subject.trained(data), subject.trained(data, device="cuda")
-    nudged_runs = [subject.trained(nudged(data, seed)) for seed in range(3)]
-    for place, difference in enumerate(map(apart, got, expected)):
-        amplified = max(apart(run[place], expected[place]) for run in nudged_runs)
-        limit = min(max(ON_GPU, _OF_ROUNDING * amplified), _MOST)
+    perturbed_runs = [subject.trained(perturbed(data, seed)) for seed in range(3)]
+    for place, difference in enumerate(map(relative_difference, got, expected)):
+        amplified = max(relative_difference(run[place], expected[place]) for run in perturbed_runs)
+        limit = min(max(GPU_TOLERANCE, AMPLIFICATION_FACTOR * amplified), MAX_GPU_TOLERANCE)
         if not difference <= limit:
             raise Failed(
-                f"on a GPU problem {place} differs from the CPU's numbers by {difference:.1e}, expected {limit:.0e} at "
-                "most; make tensors on self.device, in float64, from CPU random streams"
+                f"the GPU result of problem {place} differs from the CPU's by {difference:.1e}, expected at most "
+                f"{limit:.0e}; create tensors on self.device, in float64, from CPU random streams"
             )
 
 
-# --- Budget, and what is left behind ----------------------------------------------------------------------------------
+# --- Budget and side effects ------------------------------------------------------------------------------------------
 
 
 def budget(subject: Subject) -> str:
-    """It does the steps that it was asked for: `num_steps` is `max_steps`, and each is done once, in order.
+    """`num_steps` equals `max_steps`, and every step is done once, in order.
 
     Returns:
-        What that says of a budget, and what it does not.
+        What this shows about the budget, and what it cannot show.
     """
     method = subject.make(toy_batch())
     declared = method.num_steps
     wanted = getattr(subject.options, "max_steps", declared)
     formula = declared == 1 and (subject.deterministic or not method.trains)
     if declared != wanted and not formula:
-        raise Failed(f"num_steps is {declared} where max_steps is {wanted}; return self.options.max_steps")
+        raise Failed(f"num_steps is {declared}, expected max_steps = {wanted}; return self.options.max_steps")
     with patch.object(method, "training_step", wraps=method.training_step) as step:
         train(method, "cpu")
     done = step.call_count
     if done > declared or (done < declared and not formula and not method.finished):
         raise Failed(
-            f"training_step was called {done} times, expected once for each of {declared} steps; leave the loop "
-            "to the harness (epochs, loaders and Lightning's trainer are its own)"
+            f"training_step was called {done} times, expected once for each of {declared} steps; leave epochs, data "
+            "loaders and Lightning's Trainer to the harness"
         )
-    return f"the steps are those declared ({declared}, each once); what is done within a step cannot be seen from here"
+    return f"training took {done} of {declared} declared steps; the work within a step is not checked"
 
 
 def work(subject: Subject) -> None:
-    """What it says it took is counted in whole numbers, and grows with the steps."""
+    """`work()` returns whole numbers that grow with the number of steps."""
     method, seen = subject.make(toy_batch()), []
 
     def count(*clock: float) -> None:
@@ -309,65 +314,68 @@ def work(subject: Subject) -> None:
         raise NotApplicable("work() counts nothing")
     for early, late in zip(seen[0], seen[-1], strict=True):
         if not all(type(value) is int and value >= 0 for value in late.values()):
-            raise Failed(f"work() has {late}, expected whole numbers, 0 or more")
+            raise Failed(f"work() has {late}, expected whole numbers of at least 0; count with integers")
         fell = any(late.get(name, 0) < value for name, value in early.items())
         stuck = method.num_steps > 1 and None in method.stopped_after() and late == early
         if fell or (late and stuck):
-            raise Failed(f"work() is {early} after a step and {late} at the end; count what was done so far")
+            raise Failed(f"work() is {early} after one step and {late} at the end; return the work done so far")
 
 
 def global_random_state(subject: Subject) -> None:
-    """No global random generator was used or seeded, in a hundred steps."""
-    with kept(GENERATORS) as changed:
-        subject.for_long.train(toy_batch())
+    """In 100 steps, training neither uses nor seeds a global random generator."""
+    with restored(GENERATORS) as changed:
+        subject.longer.train(toy_batch())
     if changed:
         raise Failed(
-            f"training drew from or seeded the global generator of {changed[0]}; make one of your own for each "
-            "problem, such as fsvi_bench.seeds.derived_generator(self.seeds[problem], 'noise')"
+            f"training drew from or seeded the global generator of {changed[0]}; create a generator for each problem, "
+            "such as fsvi_bench.seeds.derived_generator(self.seeds[problem], 'noise')"
         )
 
 
 def process_settings(subject: Subject) -> None:
-    """Settings that every method shares are what they were."""
-    with kept(SETTINGS) as changed:
+    """Training does not change settings of the process."""
+    with restored(SETTINGS) as changed:
         subject.train(toy_batch())
     if changed:
         raise Failed(
-            f"training left the process with another {changed[0]}; set it back, or pass dtype=, device= instead"
+            f"training changed the {changed[0]} of the process; restore it, or pass dtype= and device= instead"
         )
 
 
 def no_files(subject: Subject) -> None:
-    """Nothing was written into the working directory, which is empty (`in_isolation`)."""
+    """Training writes no files into the working directory, which is empty (`in_isolation`)."""
     subject.train(toy_batch())
     if left := sorted(Path().rglob("*")):
-        raise Failed(f"training wrote '{left[0].name}' into the working directory; a method writes no files")
+        raise Failed(f"training wrote '{left[0].name}' into the working directory; do not write files in a method")
 
 
-# --- What is reached --------------------------------------------------------------------------------------------------
+# --- Results ----------------------------------------------------------------------------------------------------------
 
 
-def scores_are_numbers(subject: Subject) -> None:
-    """On every toy task KL ≥ −1e-9 and no score is NaN, or the method says why it diverged."""
+def scores_are_valid(subject: Subject) -> None:
+    """On every toy task KL ≥ −1e-9 and no score is NaN, or the method gives a reason for divergence."""
     method = subject.train(toy_batch())
     reasons = method.divergences()
     if all(reasons):
-        raise Failed(f"training diverged on every toy task ({reasons[0]}); choose defaults under which it does not")
+        raise Failed(f"training diverged on every toy task ({reasons[0]}); choose defaults that do not diverge")
     for q, problem, reason in zip(unstack(method.posterior().cpu()), toy_problems(), reasons, strict=True):
         if reason is not None:
             continue
-        # A singular q by its moments: the density of a mixture takes seconds, and is no matter of the method's.
+        # A singular q is scored by its moments: a mixture's density takes seconds and does not depend on the method.
         found = trace_scores(q, problem, mixtures=False)._asdict() if q.singular else score(q, problem).model_dump()
         for name, value in found.items():
             if isinstance(value, float) and (math.isnan(value) or ("kl" in name and value < -ROUNDING)):
-                raise Failed(f"{name} of toy split {problem.split} is {value:.3g}, but no KL is negative; mend it")
+                raise Failed(
+                    f"{name} of toy split {problem.split} is {value:.3g}, expected a number and no negative KL; fix "
+                    "the posterior"
+                )
 
 
 def exact_limit(subject: Subject) -> None:
-    """Under the settings that it names, it ends at the exact posterior, or at its best factorised approximation."""
+    """With the declared settings, training reaches the exact posterior or its best factorised approximation."""
     limit = subject.entry.cls.exact_limits.get(subject.family)
     if limit is None:
-        raise NotApplicable(f"it claims no exact limit for {subject.family} (Method.exact_limits)")
+        raise NotApplicable(f"the method declares no exact limit for {subject.family} (Method.exact_limits)")
     problems, claimed = toy_problems(), replace(subject, settings={**subject.settings, **limit.settings})
     method = subject.entry.cls(problems, subject.family, options=claimed.options)
     train(method, "cpu")
@@ -376,41 +384,41 @@ def exact_limit(subject: Subject) -> None:
         gap = trace_scores(q, problem).kl - trace_scores(optimum, problem).kl
         if not -ROUNDING <= gap <= limit.tolerance < math.inf:
             raise Failed(
-                f"on toy split {problem.split} it ends {gap:.3g} nats from the optimum, and claims "
-                f"{limit.tolerance:g}; mend exact_limits, or what keeps it from there"
+                f"on toy split {problem.split} training ends {gap:.3g} nats from the optimum, expected at most the "
+                f"declared {limit.tolerance:g}; fix exact_limits or the method"
             )
 
 
-# --- The list ---------------------------------------------------------------------------------------------------------
+# --- All checks -------------------------------------------------------------------------------------------------------
 
-Check = Callable[[Subject], str | None]  #: what it returns is said beside its "ok"
+Check = Callable[[Subject], str | None]  #: returns an optional remark, reported next to "ok"
 
-#: By the names that reports have for them.
+#: The checks by their names in reports.
 CHECKS: Mapping[str, Check] = {
     "trains": trains,
     "posterior after training": posterior_after_training,
-    "options are checked": options_are_checked,
+    "options are validated": options_are_validated,
     "posterior before the first step": posterior_before_training,
     "one entry per problem": one_entry_per_problem,
     "the same in any batch": batch_on_toys,
     "the same in any batch, odd shapes": batch_on_odd_shapes,
-    "the same seed, the same bits": same_seed,
-    "another seed, other numbers": another_seed,
-    "looking moves nothing": looking,
-    "keeps to its budget": budget,
-    "counts its work": work,
-    "scores are numbers": scores_are_numbers,
+    "the same with the same seed": same_seed,
+    "depends on the seed as declared": another_seed,
+    "observation does not change training": observation,
+    "respects its step budget": budget,
+    "work counts are valid": work,
+    "scores are valid": scores_are_valid,
     "reaches its exact limit": exact_limit,
-    "leaves random generators alone": global_random_state,
-    "leaves the process as it was": process_settings,
-    "leaves its problems as they were": problems_untouched,
+    "does not use global random generators": global_random_state,
+    "does not change process settings": process_settings,
+    "does not modify its training data": training_data,
     "writes no files": no_files,
     "the same on a GPU": on_gpu,
 }
-FIRST = tuple(CHECKS)[:2]  #: what has no posterior in the end has nothing else to be checked for
+FIRST = tuple(CHECKS)[:2]  #: without a posterior after training, no other check can run
 
 
-# --- Running it -------------------------------------------------------------------------------------------------------
+# --- Running the checks -----------------------------------------------------------------------------------------------
 
 
 def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECKS)) -> Report:
@@ -418,39 +426,39 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
 
     Args:
         subjects: one method with each of its families.
-        names: the checks to run; what must work before anything else is run in any case.
+        names: the checks to run; those in `FIRST` always run.
     """
     findings: list[Finding] = []
     for subject in subjects:
         file, broken = inspect.getfile(subject.entry.cls), ""
         for name in dict.fromkeys((*FIRST, *names)):
             if broken:
-                findings.append(Finding(name, "not applicable", f"first fix this: {broken}", subject.family))
+                findings.append(Finding(name, "not applicable", f"fix '{broken}' first", subject.family))
                 continue
             status, message = outcome(partial(in_isolation, CHECKS[name], subject), file)
             findings.append(Finding(name, status, message, subject.family))
             if name in FIRST and status == "failed":
                 broken = name
-    rules = "fsvi_bench.methods.base.Method says what a method must do"
+    rules = "see fsvi_bench.methods.base.Method for the rules"
     return Report(subjects[0].entry.name, tuple(findings), rules)
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:
-    """One check in an empty folder that is thrown away; what the method changes in the process is put back.
+    """Runs one check in a temporary folder, and restores what the method changes in the process.
 
-    On one thread: small linear algebra is several times slower on two.
+    It uses one thread, since small linear algebra is several times slower on two.
     """
     with (
         one_thread(),
         tempfile.TemporaryDirectory() as folder,
-        kept({**GENERATORS, **SETTINGS}),
+        restored({**GENERATORS, **SETTINGS}),
         contextlib.chdir(folder),
     ):
         return check(subject)
 
 
 def parametrize_with_checks(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECKS)) -> pytest.MarkDecorator:
-    """A decorator that makes a test of each check on each subject, as scikit-learn's function of this name.
+    """A decorator that turns each check of each subject into a test, like scikit-learn's function of this name.
 
     ```python
     @parametrize_with_checks(subjects(MyMethod))

@@ -279,7 +279,7 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
         findings.append(Finding(check, status, message))
         if status == "failed" and body is form:
             break
-    return Report(name, tuple(findings), "fsvi_bench.conformance.objectives says what an objective must satisfy")
+    return Report(name, tuple(findings), "see fsvi_bench.conformance.objectives for the rules")
 
 
 # --- What it could be instead -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A method that is held to the rules, the problems that it is trained on, and what it may not change in its process."""
+"""A method under test, the problems on which it is trained, and the process state that it must not change."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fsvi_bench.tasks.task import FeatureMap, Task, bind_task
 from fsvi_bench.training.trainer import Device, train
 
 STEPS = 20
-MANY_STEPS = 100  #: of the checks that look for what a method does late
-MEASUREMENT_POINTS = 10  #: fewer than any problem of the suite has rows
+MANY_STEPS = 100  #: for checks of what a method does late in training
+MEASUREMENT_POINTS = 10  #: fewer than the rows of any problem of the suite
 
-Numbers = Float[Tensor, "k k_plus_1"]  #: one problem's posterior: its mean beside its covariance factor
+Numbers = Float[Tensor, "k k_plus_1"]  #: one problem's posterior: its mean next to its covariance factor
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Subject:
     """A method with one family and settings.
 
     Args:
-        settings: options on top of the method's defaults.
-        steps: `max_steps`, for a method that has the option and settings that do not name it. So is a small `M`.
-        gpu: whether there is a GPU to compare with.
+        settings: options that override the method's defaults.
+        steps: `max_steps`, if the method has that option and `settings` does not set it. A small `M` is set likewise.
+        gpu: whether to compare with a GPU.
     """
 
     entry: MethodEntry
@@ -53,18 +53,18 @@ class Subject:
 
     @property
     def options(self) -> MethodOptions:
-        """As training has them.
+        """The options used for training.
 
         Raises:
-            InputError: the method does not take the settings.
+            InputError: the method does not accept the settings.
         """
         small = {"max_steps": self.steps, "M": MEASUREMENT_POINTS}
         own = small.keys() & self.entry.cls.Options.model_fields
         return self.entry.options({**{name: small[name] for name in own}, **self.settings})
 
     @property
-    def for_long(self) -> Subject:
-        """With `MANY_STEPS`, unless its settings name a number of their own."""
+    def longer(self) -> Subject:
+        """With `MANY_STEPS`, unless the settings contain `max_steps`."""
         return replace(self, steps=MANY_STEPS)
 
     @property
@@ -72,13 +72,13 @@ class Subject:
         return self.entry.cls.is_deterministic(self.options)
 
     def seeds(self, places: Sequence[int], seed: int = 0) -> list[int]:
-        """As a run derives them, with a problem's place in the full batch for its task."""
+        """Derived as in a run, with a problem's place in the full batch in place of its task."""
         return [derive_seed(str(place), self.entry.name, self.family, seed) for place in places]
 
     def make(self, data: TrainingData, seeds: Sequence[int] | None = None) -> Method:
-        """The method on these problems, not yet trained, with a minibatch of fewer rows than they have.
+        """The method on these problems, not yet trained, with minibatches smaller than the training set.
 
-        Where all rows are seen none are drawn: a sound method would look as if it ignored its seeds.
+        With all rows in every minibatch nothing is drawn, and a correct method would seem to ignore its seeds.
         """
         options = self.options
         if isinstance(rows := getattr(options, "minibatch", None), int) and rows >= data.N:
@@ -93,7 +93,7 @@ class Subject:
     def trained(
         self, data: TrainingData, places: Sequence[int] | None = None, seed: int = 0, device: Device = "cpu"
     ) -> list[Numbers]:
-        """What becomes of the problems at these places of a batch (copied), trained together."""
+        """The results of training (copies of) the problems at these places of a batch together."""
         places = places or range(len(data))
         return numbers(self.train(take(data, places), self.seeds(places, seed), device))
 
@@ -105,32 +105,32 @@ def subjects(
 
     Args:
         method: the class, a name, or `path/file.py:Class`.
-        families: some of the method's; all of them by default.
+        families: some of the method's families; by default all of them.
 
     Raises:
-        InputError: there is no such method or family, or the method does not take the settings.
+        InputError: there is no such method or family, or the method does not accept the settings.
     """
     entry = find_method(method)
     chosen = dict.fromkeys(entry.cls.checked_family(family, entry.name) for family in families or entry.cls.families)
     found = [Subject(entry, family, settings or {}, gpu=gpu) for family in chosen]
-    found[0].options  # noqa: B018 -- settings that it does not take are refused here, by name
+    found[0].options  # noqa: B018 -- raises InputError for invalid settings
     return found
 
 
 def numbers(method: Method) -> list[Numbers]:
-    """Those of each problem, on the CPU."""
+    """Each problem's posterior, on the CPU."""
     return [torch.column_stack([q.mean, q.covariance_tril()]) for q in unstack(method.posterior().cpu())]
 
 
-def apart(one: Numbers, other: Numbers) -> float:
-    """The largest difference between two posteriors' numbers, relative to the largest of them where that exceeds 1."""
+def relative_difference(one: Numbers, other: Numbers) -> float:
+    """The largest absolute difference, divided by the largest absolute entry of `other` if that exceeds 1."""
     return float((one - other).abs().max() / other.abs().max().clamp(min=1))
 
 
 # --- Problems ---------------------------------------------------------------------------------------------------------
 
 TOYS = 4
-ALL_TOYS = 20  #: as many as the data set has splits, each with data of its own
+ALL_TOYS = 20  #: the data set's number of splits, each with its own data
 ODD_N = 67  #: prime, and more than a minibatch of 64
 
 
@@ -140,13 +140,13 @@ def _toy_problem(split: int) -> Task:
 
 
 def toy_problems(count: int = TOYS) -> tuple[Task, ...]:
-    """Problems with k = 20 and N = 40, whose weights differ as well as their data."""
+    """Problems with k = 20 and N = 40, each with its own true weights and data."""
     return tuple(map(_toy_problem, range(count)))
 
 
 @cache
 def odd_problems() -> TrainingData:
-    """Eight with k = 7, N = 67 and D = 3: no side is a multiple of a cache line. The features are whitened."""
+    """Eight problems with whitened features and k = 7, N = 67, D = 3, none of which is a multiple of a cache line."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     X, centres, weights, noise = draw(8, ODD_N, 3), draw(8, 7, 3), draw(8, 7, 1), draw(8, ODD_N)
     one = torch.ones(8, dtype=torch.float64)
@@ -158,12 +158,12 @@ def odd_problems() -> TrainingData:
 
 
 def take(data: TrainingData, places: Sequence[int]) -> TrainingData:
-    """Some problems of a batch, copied."""
+    """Copies of some problems of a batch."""
     return data.map(lambda tensor: tensor[list(places)])
 
 
-def nudged(data: TrainingData, seed: int) -> TrainingData:
-    """A copy with every number one unit in the last place up or down, at random."""
+def perturbed(data: TrainingData, seed: int) -> TrainingData:
+    """A copy with every number moved up or down at random by one unit in the last place."""
     g = torch.Generator().manual_seed(seed)
     return data.map(
         lambda tensor: tensor.nextafter(tensor + torch.randn(tensor.shape, generator=g, dtype=tensor.dtype))
@@ -171,11 +171,11 @@ def nudged(data: TrainingData, seed: int) -> TrainingData:
 
 
 def toy_batch(count: int = TOYS) -> TrainingData:
-    """A fresh copy of the first toy problems side by side."""
+    """A new batch of the first toy problems."""
     return TrainingData.of(toy_problems(count))
 
 
-# --- Its process ------------------------------------------------------------------------------------------------------
+# --- Process state ----------------------------------------------------------------------------------------------------
 
 Access = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  #: name -> (get, set)
 
@@ -198,24 +198,24 @@ SETTINGS: Access = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "number of threads": (torch.get_num_threads, torch.set_num_threads),
     "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "choice of deterministic algorithms": (
+    "use of deterministic algorithms": (
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
-    "list of warnings filters": (lambda: list(warnings.filters), _set_filters),
-    "environment": (lambda: dict(os.environ), _set_environment),
+    "warning filters": (lambda: list(warnings.filters), _set_filters),
+    "environment variables": (lambda: dict(os.environ), _set_environment),
 }
 
 
 @contextlib.contextmanager
-def kept(access: Access) -> Iterator[list[str]]:
-    """Puts back what is changed meanwhile; the list that it gives then holds the names of that."""
+def restored(access: Access) -> Iterator[list[str]]:
+    """Restores the state on exit; the yielded list then contains the names of what had changed."""
     before = {name: get() for name, (get, _) in access.items()}
     changed: list[str] = []
     try:
         yield changed
     finally:
-        for name, (get, put_back) in access.items():
+        for name, (get, restore) in access.items():
             if get() != before[name]:
                 changed.append(name)
-                put_back(before[name])
+                restore(before[name])

@@ -1,11 +1,11 @@
 """Bernoulli dropout in Bayesian linear regression: w_i = m_i ε_i, ε_i ~ Bernoulli(p_i) (Gal 2016, §§6.3 and 6.5).
 
-p is the RETAIN probability throughout, as in Gal's §6.3 (his other sections write p for the drop probability). Gal has
-unit noise and the prior N(0, I); here the noise variance is σ² and the prior N(0, l⁻²I), l the `prior_lengthscale`.
-With l = 1 it is the task's prior. A `retain_probability` is [*B, k], or [*B, 1] for one p that all weights share.
+p is the RETAIN probability throughout, as in Gal's §6.3 (his other sections write p for the drop probability). Gal uses
+unit noise and the prior N(0, I); here the noise variance is σ² and the prior N(0, l⁻²I), where l is the
+`prior_lengthscale`. l = 1 gives the task's prior. A `retain_probability` is [*B, k], or [*B, 1] for one shared p.
 
-The rows (Φ, y) may be replaced by those of the triangular factor of [Φ, y] (`compress_rows`): nothing here depends on
-more than their inner products, and (k+1) rows are enough whatever N is.
+The rows (Φ, y) may be replaced by those of the triangular factor of [Φ, y] (`compress_rows`): all functions depend only
+on inner products of the columns, so k + 1 rows suffice for any N.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Shared, Target
 
 
 class FactorisedMoments(NamedTuple):
-    """Mean and standard deviations of a q whose weights are independent; a standard deviation may be 0."""
+    """Mean and standard deviations of a q with independent weights; a standard deviation may be 0."""
 
     mean: Vector
     scale: Vector
@@ -59,11 +59,11 @@ def bernoulli_objective(
 
     (‖y − Φ(p∘m)‖² + Σ p_i(1−p_i) φ_iᵀφ_i m_i²)/2σ² + ½l² Σ p_i m_i² − Σ H(p_i).
 
-    What is left out makes it a quasi-KL: if no m_i is 0,
-    QKL(q ‖ P_D) = objective + ½N log 2πσ² + ½k log 2π − k log l + log evidence, P_D and evidence those of N(0, l⁻²I).
+    With the constants it is a quasi-KL: if no m_i is 0,
+    QKL(q ‖ P_D) = objective + ½N log 2πσ² + ½k log 2π − k log l + log evidence, for P_D and evidence under N(0, l⁻²I).
 
     Raises:
-        InputError: a retain probability outside (0, 1], a σ² or l that is not positive.
+        InputError: a retain probability is outside (0, 1], or σ² or l is not positive.
     """
     _require_domain(noise_variance, retain_probability, prior_lengthscale)
     p = retain_probability.expand_as(m)
@@ -84,8 +84,8 @@ def optimal_m(
     """m*(p), the minimiser of `bernoulli_objective` at a given p (Gal 2016, eq. 6.5, with one p_i per weight).
 
     In the mean θ = p∘m the objective is a ridge regression, ‖y − Φθ‖² + Σ d_i θ_i² with
-    d_i = ((1−p_i) φ_iᵀφ_i + σ²l²)/p_i. Gal's remark that m* is the MAP only for p = 1 or diag(ΦᵀΦ) constant should read
-    ΦᵀΦ diagonal: then p cancels from his eq. 6.5.
+    d_i = ((1−p_i) φ_iᵀφ_i + σ²l²)/p_i. Gal remarks that m* is the MAP only if p = 1 or diag(ΦᵀΦ) is constant; this
+    should read "ΦᵀΦ is diagonal", since p then cancels from his eq. 6.5.
 
     Raises:
         InputError: as `bernoulli_objective`.
@@ -104,11 +104,11 @@ def bernoulli_quasi_kl(
 ) -> PerProblem:
     """E_q[log q − log p_D], q's mass function against the density of P_D = N(mean, (CCᵀ)⁻¹) (Hron et al. 2018, eq. 9).
 
-    Where m_i = 0 both atoms of w_i are the same point: it has mass 1 and no entropy. So the value jumps by H(p_i)
-    there. It depends on the coordinates and is no divergence: it can be negative.
+    If m_i = 0, both atoms of w_i coincide in one point with mass 1 and no entropy, so the value jumps by H(p_i) there.
+    It depends on the coordinates and is not a divergence: it can be negative.
 
     Raises:
-        InputError: a retain probability outside (0, 1].
+        InputError: a retain probability is outside (0, 1].
     """
     require_retain_probability(retain_probability)
     mean, scale = bernoulli_moments(m, retain_probability)
@@ -134,12 +134,12 @@ def discrete_prior_kl(
     """KL of one weight row, q = p δ_m + (1−p) δ_0, to a prior ∝ exp(−½l²‖w‖²) on a grid (Gal 2016, eq. 6.6).
 
     The K weights of a row are kept or dropped together; for independent weights give rows of length 1 and sum.
-    ½l²p‖m‖² − H(p) + log Z, Z ≈ (2π/l²)^{K/2}/|Δ| with |Δ| = `cell_volume` of the grid: exact but for a term that
+    ½l²p‖m‖² − H(p) + log Z, Z ≈ (2π/l²)^{K/2}/|Δ| with |Δ| = `cell_volume` of the grid, exact up to a term that
     vanishes like exp(−2π²/(lΔ)²). Unlike `continuous_prior_constant` it stays finite. If m = 0 there is one atom and
-    no entropy, which Gal's formula does not say.
+    no entropy, which Gal's formula omits.
 
     Raises:
-        InputError: a retain probability outside (0, 1], a cell volume or l that is not positive.
+        InputError: a retain probability is outside (0, 1], or the cell volume or l is not positive.
     """
     require_retain_probability(retain_probability)
     require_positive("cell volume", cell_volume)
@@ -152,13 +152,13 @@ def discrete_prior_kl(
 
 
 def continuous_prior_constant(spread: PerProblem, row_length: int, prior_lengthscale: float = 1.0) -> PerProblem:
-    """C in KL ≈ ½l²p‖m‖² − H(p) + C to the prior N(0, l⁻²I), the atoms of a row widened to N(·, s²I), s = `spread`.
+    """C in KL ≈ ½l²p‖m‖² − H(p) + C to the prior N(0, l⁻²I), with a row's atoms widened to N(·, s²I), s = `spread`.
 
-    C = ½K(l²s² − 1 − log l²s²): the entropy of a widened atom is ½K log 2πe s², so C, and with it the bound's
-    looseness, grows like −K log s as s → 0 (Gal 2016, §6.5 and his appendix A). Exact up to the atoms' overlap.
+    C = ½K(l²s² − 1 − log l²s²). The entropy of a widened atom is ½K log 2πe s², so C, and with it the bound's
+    looseness, grows like −K log s as s → 0 (Gal 2016, §6.5 and his appendix A). It is exact up to the atoms' overlap.
 
     Raises:
-        InputError: a spread or l that is not positive.
+        InputError: the spread or l is not positive.
     """
     require_positive("spread", spread)
     require_positive("prior length-scale", prior_lengthscale)

@@ -1,8 +1,8 @@
-"""Optimal retain probabilities of Bernoulli dropout in Bayesian linear regression: one p for all weights, one p_i each.
+"""Optimal retain probabilities of Bernoulli dropout in Bayesian linear regression: one shared p, or one p_i per weight.
 
-Without data p* = ½, and 1 − p* falls exponentially with N: p* soon rounds to 1. So optima are found and reported as
-logits. p = 1 itself is never one (Gal 2016, §6.3: p* → 1 in the limit of data only), as the entropy's slope is infinite
-there; nor is any p below ½, as at a fixed mean p∘m all terms but the entropy fall with p.
+Without data p* = ½, and 1 − p* falls exponentially with N, so p* soon rounds to 1. Optima are therefore found and
+reported as logits. p = 1 itself is never optimal, since the entropy's slope is infinite there (Gal 2016, §6.3: p* → 1
+only in the limit of data). No p below ½ is optimal, since at a fixed mean p∘m all terms except the entropy fall with p.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fsvi_bench.maths.elementwise import on_and_off, sigmoid
 from fsvi_bench.maths.linalg import identity
 from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Targets, Vector
 
-SATURATION = 40.0  #: from this logit on, 1 − p is lost against p in float64
-GRID = 64  #: intervals on [0, SATURATION] in which the slope's changes of sign are looked for
+SATURATION = 40.0  #: from this logit on, p rounds to 1 in float64
+GRID = 64  #: intervals on [0, SATURATION] that are searched for sign changes of the slope
 BISECTIONS = 80
 
 
@@ -35,7 +35,7 @@ class BernoulliOptimum(NamedTuple):
     """A minimiser of `bernoulli_objective` in m and p, and its value there; the logits are log p/(1−p)."""
 
     m: Vector
-    retain_probability: Float[Tensor, "*B p"]  #: p = 1 if it is shared, k if not
+    retain_probability: Float[Tensor, "*B p"]  #: axis of size 1 if shared, else k
     logit: Float[Tensor, "*B p"]
     objective: PerProblem
 
@@ -44,13 +44,13 @@ class RetainProfile(NamedTuple):
     """min over m of the objective as a function of one shared p, in O(k) per value of p.
 
     With D = diag(ΦᵀΦ) + σ²l²I and [Φ; σl I] D^(-½) = U diag(s) Qᵀ (SVD), the ridge problem of `optimal_m` is diagonal:
-    m*(p) = D^(-½) Q (s∘u)/((1−p) + p s²) with u = Uᵀ[y; 0]. All sums below have terms of one sign.
+    m*(p) = D^(-½) Q (s∘u)/((1−p) + p s²) with u = Uᵀ[y; 0]. All sums below have terms of the same sign.
     """
 
     back: Matrix  #: D^(-½) Q
     s: Vector
     u: Vector
-    residual_square: PerProblem  #: ‖y − Φθ‖² + σ²l²‖θ‖² at its least, the ridge problem of p = 1
+    residual_square: PerProblem  #: the minimum of ‖y − Φθ‖² + σ²l²‖θ‖², the ridge problem of p = 1
     noise_variance: PerProblem
 
     def m(self, logit: PerProblem) -> Vector:
@@ -66,7 +66,7 @@ class RetainProfile(NamedTuple):
         return misfit - self.s.shape[-1] * bernoulli_entropy(p)
 
     def slope(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
-        """d objective/dp = k logit p − ½ Σ m_i²(φ_iᵀφ_i/σ² + l²) at m = m*(p); of the sign of d objective/d logit."""
+        """d objective/dp = k logit p − ½ Σ m_i²(φ_iᵀφ_i/σ² + l²) at m = m*(p), with the sign of d objective/d logit."""
         ratio = (self.s * self.u)[..., None, :] / self._denominator(logit)
         return self.s.shape[-1] * logit - ratio.square().sum(-1) / (2 * self.noise_variance[..., None])
 
@@ -104,13 +104,13 @@ def optimal_shared_retain(
     noise_variance: PerProblem,
     prior_lengthscale: float = 1.0,
 ) -> BernoulliOptimum:
-    """Global minimiser of the objective in m and one p, as far as a grid of `GRID` logits tells local minima apart.
+    """Global minimiser of the objective in m and one p, if a grid of `GRID` logits separates local minima.
 
     Raises:
         InputError: a σ² or l that is not positive.
     """
     profile = retain_profile(Phi, y, noise_variance, prior_lengthscale)
-    # Beyond saturation the slope's second term is constant, so that its last root is known; one step more is past it.
+    # Beyond saturation the slope's second term is constant, so its last root is known; one more step is beyond it.
     saturated = torch.full_like(noise_variance, SATURATION)[..., None]
     last = torch.maximum(saturated, SATURATION - profile.slope(saturated) / Phi.shape[-1]) + 1
     grid = torch.linspace(0, SATURATION, GRID + 1, dtype=Phi.dtype, device=Phi.device)
@@ -125,7 +125,7 @@ def optimal_shared_retain(
 
 
 def bisect(past: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, steps: int) -> Tensor:
-    """Lower ends of the brackets [low, high] of a root, halved so many times, elementwise."""
+    """Lower ends of the brackets [low, high] of a root after `steps` bisections, elementwise."""
     for _ in range(steps):
         middle = 0.5 * (low + high)
         beyond = past(middle)
@@ -142,9 +142,9 @@ def optimal_retain_logits(
 ) -> Vector:
     """Logits of the p_i that minimise the objective + Σ b_i p_i (b = `offset`, 0) at a given mean θ = p∘m.
 
-    In p_i alone that is a_i/p_i + b_i p_i − H(p_i), a_i = ½θ_i²(φ_iᵀφ_i/σ² + l²), which is convex. Its minimiser is the
-    root of η + b − a(1 + e^(−η))² in the logit η, a concave rising function: Newton climbs to it from below, after
-    bisection from a − b (where the function is negative) and max(0, 4a − b) (where it is not).
+    As a function of p_i it is a_i/p_i + b_i p_i − H(p_i), a_i = ½θ_i²(φ_iᵀφ_i/σ² + l²), which is convex. Its minimiser
+    is the root of η + b − a(1 + e^(−η))² in the logit η, a concave increasing function. Bisection starts from a − b
+    (where the function is negative) and max(0, 4a − b) (where it is not); Newton then converges from below.
     """
     a = 0.5 * mean.square() * (Phi.square().sum(-2) / noise_variance[..., None] + prior_lengthscale**2)
     b = torch.zeros_like(a) if offset is None else offset
@@ -163,9 +163,9 @@ def fixed_point(
     tolerance: float,
     max_iterations: int,
 ) -> Vector:
-    """Repeats `step` until no entry moves by more than `tolerance` relative to 1 + |itself|.
+    """Repeats `step` until no entry changes by more than `tolerance` · (1 + |entry|).
 
-    Each problem of a batch stops by itself, so that its result does not depend on its neighbours.
+    Each problem of a batch stops separately, so its result does not depend on the others.
     """
     current, moving = start, torch.ones_like(start[..., :1], dtype=torch.bool)
     for _ in range(max_iterations):
@@ -187,9 +187,9 @@ def optimal_retain_per_weight(
 ) -> BernoulliOptimum:
     """A local minimiser in m and p_1, …, p_k of the objective + Σ b_i p_i (b = `offset`, 0), from the logits `start`.
 
-    By default from the shared optimum, and so no higher than that. Coordinate descent in the mean θ = p∘m and in p:
-    both steps are exact, so the objective never rises. It has several minima (a weight that is dropped, p_i = ½, tends
-    to stay so). Stops as `fixed_point`.
+    By default it starts from the shared optimum and is therefore at least as good. It uses coordinate descent in the
+    mean θ = p∘m and in p; both steps are exact, so the objective never rises. There are several minima (a dropped
+    weight, p_i = ½, tends to stay dropped). It stops as `fixed_point`.
 
     Raises:
         InputError: a σ² or l that is not positive.
@@ -220,9 +220,9 @@ def coordinate_ascent_masks(
 ) -> Vector:
     """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
 
-    The target is the posterior restricted to the points m∘ε; each update is the
-    exact minimiser of `bernoulli_objective` in p_i, so no sweep raises it. `start` holds logits; the end is that of
-    `fixed_point`. A weight with m_i = 0 gets p_i = ½.
+    The target is the posterior restricted to the points m∘ε. Each update is the exact minimiser of
+    `bernoulli_objective` in p_i, so no sweep raises the objective. `start` holds logits; it stops as `fixed_point`. A
+    weight with m_i = 0 gets p_i = ½.
 
     Raises:
         InputError: a σ² or l that is not positive.

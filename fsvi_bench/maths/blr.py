@@ -1,9 +1,9 @@
 """Bayesian linear regression y = Φw + ε, w ~ N(0, I_k), ε ~ N(0, σ²I): the benchmark's exact truth.
 
-Precision Λ = ΦᵀΦ/σ² + I, mean Λ⁻¹Φᵀy/σ² (Burt et al. 2020, eq. 5 and appendix E). Three routes to the same
-posterior are here because a certificate compares them: the QR of [Φ/σ; I], which sees only √cond(Λ) and is the one
-scores rest on; the Cholesky factor of Λ; and Woodbury's identity through the N×N marginal covariance.
-Targets are standardised, so evidences and expected log likelihoods are in standardised units.
+Precision Λ = ΦᵀΦ/σ² + I, mean Λ⁻¹Φᵀy/σ² (Burt et al. 2020, eq. 5 and appendix E). Certificates compare three
+computations of the posterior: the QR of [Φ/σ; I], whose error grows only like √cond(Λ) and which scores use; the
+Cholesky factor of Λ; and Woodbury's identity with the N×N marginal covariance. Targets are standardised, so evidences
+and expected log likelihoods are in standardised units.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Shared, Target
 
 
 class PrecisionGaussian(NamedTuple):
-    """N(mean, Λ⁻¹) with Λ = CCᵀ, C = `precision_tril` lower triangular with a positive diagonal."""
+    """N(mean, Λ⁻¹) with Λ = CCᵀ, where C = `precision_tril` is lower triangular with a positive diagonal."""
 
     mean: Vector
     precision_tril: Matrix
@@ -36,8 +36,8 @@ class PrecisionGaussian(NamedTuple):
 def blr_posterior(Phi: Features, y: Targets, noise_variance: PerProblem) -> PrecisionGaussian:
     """Exact posterior from the QR decomposition of [Φ/σ, y/σ; I, 0].
 
-    With R̄ = [R, r; 0, ρ] its triangular factor, Λ = RᵀR and the mean solves Rμ = r: the regularised least-squares
-    problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed.
+    Let R̄ = [R, r; 0, ρ] be its triangular factor. Then Λ = RᵀR, and the mean solves Rμ = r, the regularised
+    least-squares problem [Φ/σ; I] w = [y/σ; 0]. Neither ΦᵀΦ nor Φᵀy is formed.
     """
     k = Phi.shape[-1]
     rows = torch.cat([Phi, y[..., None]], dim=-1) / noise_variance.sqrt()[..., None, None]
@@ -63,7 +63,7 @@ class CovarianceGaussian(NamedTuple):
 
 
 def blr_posterior_woodbury(Phi: Features, y: Targets, noise_variance: PerProblem) -> CovarianceGaussian:
-    """Exact posterior through the N×N marginal covariance: Φᵀ(ΦΦᵀ + σ²I)⁻¹y and I − Φᵀ(ΦΦᵀ + σ²I)⁻¹Φ. O(N³)."""
+    """Exact posterior by the N×N marginal covariance: Φᵀ(ΦΦᵀ + σ²I)⁻¹y and I − Φᵀ(ΦΦᵀ + σ²I)⁻¹Φ, in O(N³)."""
     k = Phi.shape[-1]
     tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity(Phi.shape[-2], Phi))
     whitened = solve_tril(tril, torch.cat([Phi, y[..., None]], dim=-1))
@@ -75,7 +75,7 @@ def blr_posterior_woodbury(Phi: Features, y: Targets, noise_variance: PerProblem
 def ridge(Phi: Features, y: Targets, penalty: Shared) -> Vector:
     """argmin over θ of ‖y − Φθ‖² + Σ d_i θ_i², d = `penalty` > 0, by QR.
 
-    It is the posterior mean of a problem with unit noise and the columns φ_i/√d_i, of which θ_i √d_i are the weights.
+    It is the posterior mean of a problem with unit noise, columns φ_i/√d_i and weights θ_i √d_i.
     """
     scale = penalty.rsqrt().expand_as(Phi[..., 0, :])
     return scale * blr_posterior(Phi * scale[..., None, :], y, torch.ones_like(y[..., 0])).mean
@@ -87,15 +87,15 @@ def covariance_tril(precision_tril: Matrix) -> Matrix:
 
 
 def mean_field_optimum_scale(precision_tril: Matrix) -> Vector:
-    """Standard deviations 1/√Λ_ii of the factorised q that minimises KL(q ‖ N(mean, Λ⁻¹)), whose mean q shares."""
+    """Standard deviations 1/√Λ_ii of the factorised q that minimises KL(q ‖ N(mean, Λ⁻¹)); its mean is the same."""
     return precision_tril.square().sum(-1).rsqrt()
 
 
 def mean_field_optimum_kl(precision_tril: Matrix) -> PerProblem:
-    """KL(q ‖ N(mean, Λ⁻¹)) in nats of that q, ½(Σ log Λ_ii − log det Λ): no factorised q goes below it.
+    """The smallest KL(q ‖ N(mean, Λ⁻¹)) of any factorised q, in nats: ½(Σ log Λ_ii − log det Λ).
 
-    Its trace term tr(Λ diag(1/Λ_ii)) is k, whatever Λ. The floor depends on the basis of the weights: another root of
-    the same kernel matrix has the same predictions and another floor.
+    The trace term tr(Λ diag(1/Λ_ii)) equals k for every Λ. This minimum depends on the basis of the weights: another
+    root of the same kernel matrix gives the same predictions and a different minimum.
     """
     return 0.5 * (precision_tril.square().sum(-1).log().sum(-1) - logdet_of_tril(precision_tril))
 
@@ -129,7 +129,7 @@ def expected_log_likelihood(
 ) -> PerProblem:
     """E_q[log N(y; Φw, σ²I)] for w ~ N(mean, FFᵀ), from rows (Burt et al. 2020, appendix E).
 
-    With `N` given, the n rows are a minibatch and their sum is scaled by N/n: an unbiased estimate of the full term.
+    If `N` is given, the n rows are a minibatch and their sum is scaled by N/n, an unbiased estimate of the full term.
     """
     n = Phi.shape[-2]
     residual = y - (Phi @ mean[..., None])[..., 0]
@@ -141,7 +141,7 @@ def expected_log_likelihood(
 def predictive_variance(
     Phi: Float[Tensor, "*B n k"], factor: Matrix, noise_variance: PerProblem
 ) -> Float[Tensor, "*B n"]:
-    """Variance of y at each row of Φ under w ~ N(·, FFᵀ), the noise included."""
+    """Variance of y at each row of Φ under w ~ N(·, FFᵀ), including the noise."""
     return (Phi @ factor).square().sum(-1) + noise_variance[..., None]
 
 

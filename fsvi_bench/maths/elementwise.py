@@ -1,7 +1,7 @@
-"""Functions of single numbers that round alike wherever a number stands in a batch.
+"""Elementwise functions whose rounding does not depend on a number's place in a batch.
 
-torch's own `sigmoid` and `logaddexp` round differently in the vectorised body of a loop and in its remainder, so that a
-problem's result would depend, in its last bit, on what shares its batch. `exp`, `log` and `log1p` do not.
+torch's `sigmoid` and `logaddexp` round differently in the vectorised body of a loop and in its remainder, so the last
+bit of a problem's result would depend on the rest of its batch. `exp`, `log` and `log1p` do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def on_and_off(log_odds: PerProblem) -> tuple[PerProblem, PerProblem]:
 
 
 class _WithSlope(torch.autograd.Function):
-    """A function of single numbers and its derivative, itself differentiable if `slope` is."""
+    """An elementwise function and its derivative, which is differentiable if `slope` is."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
@@ -39,7 +39,7 @@ class _WithSlope(torch.autograd.Function):
 
 
 def with_slope(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
-    """`value(x)`, with `slope(x)` for its derivative."""
+    """`value(x)` with the derivative `slope(x)`."""
     return _WithSlope.apply(x, value, slope)  # type: ignore[no-untyped-call]
 
 

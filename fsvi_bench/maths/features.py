@@ -1,8 +1,8 @@
 """Feature maps: the whitened Nyström features of a sparse GP, and a grid of radial basis functions.
 
-The kernels are GPyTorch's RBFKernel and MaternKernel with one lengthscale per input, and the tests hold them to that.
-They are written out here because GPyTorch expands ‖a − b‖² into inner products, which cancels and would change the last
-digits of every frozen task's features, and because its import takes over a second that a run on frozen tasks can save.
+The kernels equal GPyTorch's RBFKernel and MaternKernel with one lengthscale per input, as the tests verify. They are
+implemented here for two reasons. GPyTorch expands ‖a − b‖² into inner products, which cancels and would change the last
+digits of every frozen task's features. And its import takes over a second, which a run on frozen tasks does not need.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def ard_kernel(
 ) -> Float[Tensor, "*B n m"]:
     """A kernel matrix, with one lengthscale per input dimension.
 
-    Distances are taken from differences, not from ‖a‖² + ‖b‖² − 2aᵀb: features divide by the smallest eigenvalues of
-    k(Z,Z), which would magnify the cancellation.
+    Distances are computed from differences, not from ‖a‖² + ‖b‖² − 2aᵀb: features divide by the smallest eigenvalues
+    of k(Z,Z), which would amplify the cancellation.
     """
     scaled_a, scaled_b = a / lengthscales[..., None, :], b / lengthscales[..., None, :]
     distance = torch.cdist(scaled_a, scaled_b, compute_mode="donot_use_mm_for_euclid_dist")
@@ -55,8 +55,8 @@ def inducing_tril(
     """L = chol(k(Z,Z) + jitter·I), the root that defines the features.
 
     Raises:
-        torch.linalg.LinAlgError: the jitter does not make the matrix positive definite. It is not raised here,
-            since another jitter would be another task.
+        torch.linalg.LinAlgError: the matrix is not positive definite with this jitter. The jitter is not increased,
+            since that would define a different task.
     """
     K = ard_kernel(Z, Z, lengthscales, outputscale, kernel)
     return torch.linalg.cholesky(K + jitter[..., None, None] * identity(Z.shape[-2], Z))

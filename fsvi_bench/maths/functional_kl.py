@@ -1,7 +1,7 @@
 """The functional KL divergence of q = N(μ, Σ) to the prior N(0, I) at measurement sets, differentiable in q.
 
-Function values at A depend on the weights through the row space of the features Φ_A only. Let V (k×r) be an orthonormal
-basis of it and N (k×(k−r)) one of its orthogonal complement. Then (Burt et al. 2020, eq. 6, free of jitter)
+Function values at A depend on the weights only through the row space of the features Φ_A. Let V (k×r) be an orthonormal
+basis of the row space and N (k×(k−r)) one of its orthogonal complement. Then (Burt et al. 2020, eq. 6, without jitter)
 
     KL(Q_A ‖ P_A) = ½ [tr K − r + ‖Vᵀμ‖² − log det K],    K = VᵀΣV,
     ∂KL/∂μ = VVᵀμ,    ∂KL/∂L = VVᵀL − V K⁻¹ VᵀL,    Σ = LLᵀ,
@@ -13,7 +13,7 @@ size r. `Complement` computes the same from N, with matrices of size k − r: VV
     V K⁻¹ Vᵀ = Λ − ΛN (NᵀΛN)⁻¹ NᵀΛ,    log det K = log det Σ + log det NᵀΛN.
 
 With X = L⁻¹N the gradient becomes L − N(NᵀL) − L⁻ᵀ + L⁻ᵀX (XᵀX)⁻¹Xᵀ, whose third term is diag(1/L_ii) on and below the
-diagonal. At M = 80, k = 100 this takes a third of the arithmetic.
+diagonal. At M = 80, k = 100 this needs a third of the arithmetic.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from fsvi_bench.maths.linalg import identity, inverse_tril, logdet_of_tril, solv
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 
-#: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
-#: ten times the rank tolerance, if that is more). Below, the singular value decomposition decides on the rank.
+#: If the estimated smallest singular value of Φ_A over its Frobenius norm exceeds this ratio (or ten times the rank
+#: tolerance, if larger), Φ_A is assumed to have full rank. Otherwise its singular values determine the rank.
 SAFE_RATIO = 1e-8
 PROBES = 8
 
 
 class Gaussian(NamedTuple):
-    """N(mean, Σ) of B problems by a root of Σ: a lower-triangular L [B,k,k], or standard deviations [B,k]."""
+    """N(mean, Σ) of B problems, given by a root of Σ: a lower-triangular L [B,k,k], or standard deviations [B,k]."""
 
     mean: Vector
     root: Matrix | Vector
 
     def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n m"]:
-        """Rows times the root (of m columns): their squares sum to the variances of the rows' function values."""
+        """Rows times the root (with m columns): their squares sum to the variances of the rows' function values."""
         return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
 
     def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
@@ -56,14 +56,14 @@ class Gaussian(NamedTuple):
 
 
 def functional_kl(q: Gaussian, A: MeasurementSets) -> PerProblem:
-    """KL(Q_A ‖ P_A) in nats; NaN where a Cholesky factor does not exist.
+    """KL(Q_A ‖ P_A) in nats; NaN if a Cholesky factor does not exist.
 
-    One problem's q (a batch of one) is taken at every set. Without gradients (`torch.no_grad`) the determinant comes
-    from a QR decomposition, which keeps the digits of a Σ that is all but singular; infinite where q has no density.
+    A single q (a batch of one) is evaluated at every set. Without gradients (`torch.no_grad`) the determinant is
+    computed by QR, which is accurate for a nearly singular Σ; the KL is then infinite if q has no density.
     """
     if len(q.mean) == 1 < len(A):
         q = Gaussian(*(tensor.expand(len(A), *tensor.shape[1:]) for tensor in q))
-    if isinstance(A, Apart):
+    if isinstance(A, Mixed):
         return torch.cat([functional_kl(_part(q, place), one) for place, one in enumerate(A.sets)])
     if not torch.is_grad_enabled():
         return A.value(q)
@@ -73,7 +73,7 @@ def functional_kl(q: Gaussian, A: MeasurementSets) -> PerProblem:
 
 
 class _FunctionalKL(torch.autograd.Function):
-    """Of a full Σ, by the gradients above, which are there as soon as the value is."""
+    """For a full Σ, with the gradients above, which are computed along with the value."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
@@ -88,7 +88,7 @@ class _FunctionalKL(torch.autograd.Function):
 
 
 def scaled(gradients: tuple[Tensor, ...], weight: PerProblem) -> tuple[Tensor, Tensor]:
-    """Gradients [B,k] and [B,k,k] times the incoming one; on a CPU it is looked whether that is 1, as it mostly is."""
+    """Gradients [B,k] and [B,k,k] times the incoming one. On a CPU the product is skipped if that is 1, as is usual."""
     mean, tril = gradients
     if weight.device.type == "cpu" and bool((weight == 1).all()):
         return mean, tril
@@ -99,7 +99,7 @@ class _Sets(Stacked):
     """Measurement sets of B problems."""
 
     def project(self, vector: Vector) -> Vector:
-        """VVᵀ times a vector, as the first of some rows: for a single one BLAS takes another routine."""
+        """VVᵀ times a vector, computed as one of several rows, since BLAS uses another routine for a single one."""
         return self.project_rows(pad(vector[:, None], (0, 0, 0, SIDE - 1)))[:, 0]
 
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
@@ -109,10 +109,10 @@ class _Sets(Stacked):
 
 @dataclass(frozen=True, eq=False)
 class Span(_Sets):
-    """One set per problem by a basis W of its row space, and a root R of the slack RRᵀ added to K (None: no slack).
+    """One set per problem, by a basis W of its row space and a root R of the slack RRᵀ added to K (None: no slack).
 
-    Without jitter W = V is orthonormal and R is zero but for 1s at columns that fill W up. Jitter j on both marginals
-    is the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with R = √j C⁻¹: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
+    Without jitter W = V is orthonormal and R is zero except for 1s at padding columns of W. Jitter j on both marginals
+    gives the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with R = √j C⁻¹: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
     N(0, Φ_AΦ_Aᵀ + jI) become N(Wᵀμ, WᵀΣW + RRᵀ) and N(0, I).
     """
 
@@ -120,7 +120,7 @@ class Span(_Sets):
     slack_root: Float[Tensor, "B m m"] | None = None
 
     def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        """KL and its derivatives in μ and L; entries of the latter above the diagonal are undefined."""
         T = self.basis.mT @ tril
         K = self._with_slack(T @ T.mT)
         C, info = torch.linalg.cholesky_ex(K)
@@ -171,13 +171,13 @@ class Span(_Sets):
 
 @dataclass(frozen=True, eq=False)
 class Complement(_Sets):
-    """One set per problem by an orthonormal basis N of what it does not see: `nullity` rows of Nᵀ, filled up with 0."""
+    """One set per problem, by an orthonormal basis N of its null space: `nullity` rows of Nᵀ, padded with zeros."""
 
     null_rows: Float[Tensor, "B n k"]
     nullity: int
 
     def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        """KL and its derivatives in μ and L; entries of the latter above the diagonal are undefined."""
         diagonal = torch.linalg.diagonal(tril)
         unseen = self.null_rows @ tril
         seen = torch.baddbmm(tril, self.null_rows.mT, unseen, alpha=-1)
@@ -200,7 +200,7 @@ class Complement(_Sets):
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
     def value(self, q: Gaussian) -> PerProblem:
-        """KL, infinite where q has no density."""
+        """KL, infinite if q has no density."""
         kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
         return torch.where(kl.isnan(), torch.inf, kl)
 
@@ -231,14 +231,14 @@ class Complement(_Sets):
 
 
 @dataclass(frozen=True, eq=False)
-class Apart(_Sets):
-    """Sets of which some have lost rank: each problem by itself, a batch of one, in the form that fits its set."""
+class Mixed(_Sets):
+    """Sets of which some are rank-deficient: each problem is a batch of one, in the form that suits its set."""
 
     sets: tuple[Span | Complement, ...]
 
-    def narrow(self, start: int, stop: int) -> Apart:
-        """The problems from `start` on, before `stop`."""
-        return Apart(self.sets[start:stop])
+    def narrow(self, start: int, stop: int) -> Mixed:
+        """The problems from `start` to `stop`, the latter excluded."""
+        return Mixed(self.sets[start:stop])
 
     def only(self, problem: int) -> Any:
         """One problem's set."""
@@ -258,16 +258,16 @@ class Apart(_Sets):
         return torch.cat([one.precision_gradient(precision[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
 
-MeasurementSets = Span | Complement | Apart
+MeasurementSets = Span | Complement | Mixed
 
 
 def measure(
     Phi_A: Float[Tensor, "B M k"], *, jitter: float = 0.0, rank_tolerance: float = RANK_TOLERANCE, span: bool = False
 ) -> MeasurementSets:
-    """Prepares one measurement set per problem, given by its features (filled up as `maths.batching` says).
+    """Prepares one measurement set per problem from its features (padded as in `maths.batching`).
 
-    With `span`, always through the row space itself: q's covariance is then never inverted, which keeps digits if q
-    loses rank in directions that A does not see.
+    With `span`, the KL is always computed from the row space itself. q's covariance is then never inverted, which is
+    accurate even if q is nearly singular in directions that A does not constrain.
 
     Raises:
         ValueError: the measurement set is empty.
@@ -277,11 +277,11 @@ def measure(
         raise ValueError("the measurement set is empty, expected at least one input")
     if jitter > 0:
         return _with_jitter(Phi_A, jitter)
-    regular, LU = _everything(Phi_A) if k <= M else (_span if span or k - M >= M else _complement)(Phi_A)
+    regular, LU = _full_rank(Phi_A) if k <= M else (_span if span or k - M >= M else _complement)(Phi_A)
     safe = _is_safe(LU, Phi_A, max(SAFE_RATIO, 10 * rank_tolerance)).tolist()
     if all(safe):
         return regular
-    return Apart(
+    return Mixed(
         tuple(regular.only(b) if good else _decomposed(Phi_A[b], rank_tolerance) for b, good in enumerate(safe))
     )
 
@@ -291,20 +291,20 @@ def _with_jitter(Phi_A: Float[Tensor, "B M k"], jitter: float) -> Span:
     gram = rows @ rows.mT
     torch.linalg.diagonal(gram)[..., :M] += jitter
     C, info = torch.linalg.cholesky_ex(fill_diagonal(gram, M))
-    # Where jitter does not suffice there is no marginal density; NaN becomes NaN in the loss, which names the problem.
+    # If the jitter is too small there is no marginal density. NaN propagates to the loss, which reports the problem.
     C = torch.where((info == 0)[..., None, None], C, torch.nan)
     inverse = inverse_tril(C)
     return Span(rows.mT @ inverse.mT, fill_diagonal(jitter**0.5 * inverse, M))
 
 
-def _everything(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
-    """M ≥ k: where Φ_A is far from losing rank, A sees every weight, and the KL is that of the weights."""
+def _full_rank(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
+    """For M ≥ k: if Φ_A is well-conditioned, A determines every weight, and the KL is that of the weights."""
     LU, _, _ = torch.linalg.lu_factor_ex(fill(Phi_A))
     return Complement(Phi_A.new_zeros(len(Phi_A), SIDE, Phi_A.shape[-1]), 0), LU
 
 
 def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Span, Tensor]:
-    """V by Householder's QR of Φ_Aᵀ; the rank is looked at in the same LU decomposition as everywhere."""
+    """V by Householder QR of Φ_Aᵀ; the rank is checked by the same LU decomposition as elsewhere."""
     M, rows = Phi_A.shape[-2], fill(Phi_A)
     LU, _, _ = torch.linalg.lu_factor_ex(rows.mT)
     basis = torch.linalg.qr(rows.mT).Q
@@ -334,7 +334,7 @@ def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
 
 
 def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
-    """One set that has lost rank, by singular values; one that is not finite gets a basis of NaN."""
+    """One rank-deficient set, by singular value decomposition; a set that is not finite gets a basis of NaN."""
     if not bool(Phi_A.isfinite().all()):
         return Span(Phi_A.new_full((1, Phi_A.shape[-1], SIDE), torch.nan))
     return Span(row_space(Phi_A, rank_tolerance).clone()[None])
@@ -347,9 +347,9 @@ def _part(q: Gaussian, b: int) -> Gaussian:
 def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: float) -> Tensor:
     """Whether the smallest singular value is clearly more than `ratio` of the largest.
 
-    Pivots alone do not tell: I minus the strict upper triangle of ones has pivots 1 and is all but singular. ‖(LU)⁻¹g‖
-    for a few Gaussian g does, with L's first rows: each is at least |u·g|/σ_min with u·g standard normal, and leaving
-    rows out only lowers σ_min. False for a set that is not finite.
+    Pivots alone do not show it: I minus the strict upper triangle of ones has pivots 1 and is nearly singular. It is
+    estimated by ‖(LU)⁻¹g‖ for a few Gaussian g, with L's first rows: each is at least |u·g|/σ_min with u·g standard
+    normal, and leaving rows out only lowers σ_min. Returns False for a set that is not finite.
     """
     m = min(LU.shape[-2:])
     square, probes = LU[..., :m, :m], _probes(m).to(LU.device).expand(len(LU), -1, -1)

@@ -1,8 +1,8 @@
 """Gaussian divergences and densities, in nats, batched over leading axes.
 
-Covariances come in as factors: a lower-triangular `tril` (Σ = LLᵀ, positive diagonal), a vector `scale` of
-standard deviations (Σ = diag(scale²)), or the lower factor of a precision (Λ = CCᵀ). No covariance is ever rebuilt
-and factorised again: a nearly singular q would lose half its digits, or turn into NaN. q always comes first.
+Covariances are given by factors: a lower-triangular `tril` (Σ = LLᵀ, positive diagonal), a vector `scale` of standard
+deviations (Σ = diag(scale²)), or the lower factor of a precision (Λ = CCᵀ). No covariance is formed and factorised
+again, since a nearly singular q would lose half its digits or become NaN. q always comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class DivergenceTerms(NamedTuple):
-    """A Gaussian KL divergence as the sum of what the means and what the covariances contribute."""
+    """A Gaussian KL divergence as the sum of a term of the means and a term of the covariances."""
 
     mean: PerProblem
     covariance: PerProblem
@@ -73,7 +73,7 @@ def gaussian_kl_from_precision(
     mean_q: Vector,
     tril_q: Matrix,
 ) -> DivergenceTerms:
-    """The reverse of `gaussian_kl_to_precision`: KL(N(mean_p, (CCᵀ)⁻¹) ‖ q), split likewise.
+    """The reverse of `gaussian_kl_to_precision`: KL(N(mean_p, (CCᵀ)⁻¹) ‖ q), split in the same way.
 
     tr(Σ_q⁻¹Λ⁻¹) = ‖C⁻¹ L_q⁻ᵀ‖_F², computed as one triangular inverse and one solve.
     """
@@ -90,11 +90,11 @@ def gaussian_w2(
     mean_p: Vector,
     factor_p: Matrix,
 ) -> PerProblem:
-    """2-Wasserstein distance (not squared) between Gaussians with covariances FFᵀ; any square factor will do.
+    """2-Wasserstein distance (not squared) between Gaussians with covariances FFᵀ, for any square factors F.
 
     W₂² = ‖mean_q − mean_p‖² + min over orthogonal U of ‖F_q − F_p U‖_F² (the Bures distance as a Procrustes problem),
-    whose minimiser is U = ABᵀ for the SVD F_pᵀF_q = A diag(s) Bᵀ. Taken this way W₂ keeps its digits when q is close
-    to p, where tr Σ_q + tr Σ_p − 2 tr(Σ_p^½ Σ_q Σ_p^½)^½ cancels to √eps.
+    whose minimiser is U = ABᵀ for the SVD F_pᵀF_q = A diag(s) Bᵀ. This form is accurate when q is close to p, where
+    tr Σ_q + tr Σ_p − 2 tr(Σ_p^½ Σ_q Σ_p^½)^½ cancels to √eps.
     """
     left, _, right = torch.linalg.svd(factor_p.mT @ factor_q)
     bures_squared = (factor_q - factor_p @ (left @ right)).square().sum((-2, -1))

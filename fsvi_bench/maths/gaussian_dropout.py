@@ -1,5 +1,5 @@
 """Gaussian dropout in Bayesian linear regression: q(w) = N(θ, α diag(θ²)), multiplicative noise N(1, α) on each weight
-(Kingma, Salimans and Welling 2015, §3). α is a variance, one for all weights or one each; [*B, 1] broadcasts."""
+(Kingma, Salimans and Welling 2015, §3). α is a variance, one per weight or one shared as [*B, 1]."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def gaussian_dropout_kl(
 
 
 def gaussian_dropout_optimum(Phi: Features, y: Targets, alpha: Shared) -> Vector:
-    """The θ that maximises E_q[log N(y; Φw, σ²I)] at a fixed α, which is all that Gaussian dropout trains on.
+    """The θ that maximises E_q[log N(y; Φw, σ²I)] at a fixed α, the whole objective of Gaussian dropout.
 
-    ‖y − Φθ‖² + Σ α_i φ_iᵀφ_i θ_i²: a ridge regression that depends on no σ. It is also the optimum of variational
-    dropout at a fixed α, as the KL to the log-uniform prior depends on α alone. A column of zeros gets θ_i = 0.
+    It minimises ‖y − Φθ‖² + Σ α_i φ_iᵀφ_i θ_i², a ridge regression independent of σ. It is also the optimum of
+    variational dropout at a fixed α, since the KL to the log-uniform prior depends only on α. A column of zeros gets
+    θ_i = 0.
 
     Raises:
         InputError: an α that is not positive.

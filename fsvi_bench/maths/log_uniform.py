@@ -1,23 +1,23 @@
 """KL of a Gaussian to the improper log-uniform prior p(w) = C/|w|, and its published approximations.
 
 For q(w) = N(μ, σ²) the divergence depends on u = μ²/(2σ²) alone, up to a constant that contains log C (Hron et al.
-2018, proposition 2). The constant is fixed here, for every function of this page, by KL = 0 at the minimum u = 0:
+2018, proposition 2). All functions of this module fix the constant by KL = 0 at the minimum u = 0:
 
     KL(u) = ½ e^(−u) Σ_k u^k/k! [ψ(½ + k) − ψ(½)],    dKL/du = D₊(√u)/√u.
 
-With KSW's q(w) = N(θ, αθ²) it is u = 1/(2α). (Hron et al. 2017 write u = 1/α at the end of their section 4; that
-contradicts their own definition of u.) The paper's own normalisation adds ½ψ(½) − ½ log(πe) − log C.
+For KSW's q(w) = N(θ, αθ²), u = 1/(2α). (Hron et al. 2017 write u = 1/α at the end of their section 4, which contradicts
+their own definition of u.) The paper's normalisation adds ½ψ(½) − ½ log(πe) − log C.
 
-D₊ is Dawson's function, SciPy's (on the CPU, whatever the device). Since D₊(√v)/√v dv = 2 D₊(x) dx at v = x²,
+D₊ is Dawson's function, computed by SciPy (on the CPU for every device). Since D₊(√v)/√v dv = 2 D₊(x) dx at v = x²,
 KL(u) = 2 ∫₀^√u D₊(x) dx, and Rybicki's sampling sum D₊(x) = lim_{h→0} π^(−½) Σ_{n odd} exp(−(x − nh)²)/n, whose error
-falls like exp(−(π/2h)²) (Computers in Physics 3, 85, 1989), integrates term by term. Three pieces, none of which
-cancels:
+falls like exp(−(π/2h)²) (Computers in Physics 3, 85, 1989), can be integrated term by term. There are three pieces,
+none of which cancels:
 
 * u < 1: the Taylor series u Σ_k (−u)^k/((k + 1)(3/2)_k);
 * 1 ≤ u < 49: Σ_{n odd > 0} [2 erf(nh) + erf(x − nh) − erf(x + nh)]/n at x = √u, h = ¼;
 * u ≥ 49: ½(log 4u + γ) − ½ Σ_k (2k−1)!!/(k (2u)^k), γ Euler's constant.
 
-All in nats, elementwise, to a relative 1e-14 for all u ≥ 0.
+All values are in nats, elementwise, with a relative error of 1e-14 for all u ≥ 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.elementwise import horner, sigmoid, with_slope
 from fsvi_bench.maths.shapes import PerProblem
 
-#: What KL(α) + ½ log α tends to as α → 0: ½(γ + log 2).
+#: The limit of KL(α) + ½ log α as α → 0: ½(γ + log 2).
 SMALL_ALPHA_CONSTANT = 0.5 * (float(np.euler_gamma) + math.log(2))
 #: KSW's cubic for −E log|ε|, ε ~ N(1, α) (Kingma et al. 2015, section 3.3).
 KSW_C1, KSW_C2, KSW_C3 = 1.16145124, -1.50204118, 0.58629921
@@ -43,10 +43,10 @@ MOLCHANOV_K1, MOLCHANOV_K2, MOLCHANOV_K3 = 0.63576, 1.87320, 1.48695
 
 _SERIES_END, _SAMPLING_END = 1.0, 49.0
 _STEP = 0.25
-_LAST = 53  #: the last odd n: beyond it erf(nh ± 7) = 1 to rounding
+_LAST = 53  #: the last odd n used: beyond it erf(nh ± 7) = 1 to rounding
 
 
-#: (3/2)_k and (1/2)_k: coefficients in u of D₊(√u)/√u and in 1/u of what it is of 1/(2u), and of their integrals.
+#: From (3/2)_k and (1/2)_k: coefficients of D₊(√u)/√u in u, of its ratio to 1/(2u) in 1/u, and of their integrals.
 _K = np.arange(22)
 _SLOPE_TAYLOR = (-1.0) ** _K / special.poch(1.5, _K)
 _SLOPE_ASYMPTOTIC = special.poch(0.5, _K)
@@ -73,7 +73,7 @@ def _divergence(u: PerProblem) -> PerProblem:
         return ((2 * torch.erf(n) + torch.erf(x - n) - torch.erf(x + n)) * (_STEP / n)).sum(-1)
 
     def asymptotic(u: Tensor) -> Tensor:
-        # log 4 + log u, since 4u may overflow where its logarithm does not.
+        # log 4 + log u, since 4u may overflow.
         return 0.5 * (math.log(4) + u.log() + float(np.euler_gamma)) - horner(_ASYMPTOTIC, 1 / u)
 
     return _by_size(u, lambda u: u * horner(_TAYLOR, u), sampled, asymptotic)
@@ -85,7 +85,7 @@ def _slope(u: PerProblem) -> PerProblem:
 
 
 def _slope_derivative(u: PerProblem) -> PerProblem:
-    """d/du of s(u) = D₊(√u)/√u, which is (1 − (1 + 2u) s)/(2u); the ends, where that cancels, by their series."""
+    """d/du of s(u) = D₊(√u)/√u, which is (1 − (1 + 2u) s)/(2u), or by series at both ends, where that cancels."""
     return _by_size(
         u,
         lambda u: horner((_K * _SLOPE_TAYLOR)[1:], u),
@@ -97,8 +97,8 @@ def _slope_derivative(u: PerProblem) -> PerProblem:
 def log_uniform_kl(u: PerProblem) -> PerProblem:
     """KL(N(μ, σ²) ‖ C/|w|) in nats at u = μ²/(2σ²), with KL(0) = 0 (Hron et al. 2018, eqs 3–5).
 
-    Rises from 0 like u, for large u like ½ log u. Differentiable three times. NaN where u is negative or NaN, infinite
-    where u is.
+    It rises from 0 like u, and for large u like ½ log u. It is differentiable three times. It is NaN if u is negative
+    or NaN, and infinite if u is.
     """
     return with_slope(u, _divergence, log_uniform_kl_slope)
 
@@ -116,8 +116,8 @@ def _require_alpha(alpha: PerProblem, function: str, largest: float = math.inf) 
         )
     if bool((alpha > largest).any()):
         raise InputError(
-            f"{function} got alpha = {float(alpha.max()):g}, expected 0 < alpha <= {largest:g}, outside of which it is "
-            f"no approximation; clamp alpha at {largest:g} or choose the exact KL"
+            f"{function} got alpha = {float(alpha.max()):g}, expected 0 < alpha <= {largest:g}, where the "
+            f"approximation holds; clamp alpha at {largest:g} or choose the exact KL"
         )
 
 
@@ -125,7 +125,7 @@ def gaussian_dropout_kl(alpha: PerProblem) -> PerProblem:
     """KL(N(θ, αθ²) ‖ C/|w|), exact: `log_uniform_kl` at u = 1/(2α). It falls from ∞ at α → 0 to 0 at α → ∞.
 
     Raises:
-        InputError: an α ≤ 0. (A NaN passes through: it is a diverged problem, not bad input.)
+        InputError: an α ≤ 0. (NaN is passed through, since it means a diverged problem, not bad input.)
     """
     _require_alpha(alpha, "the log-uniform KL")
     return log_uniform_kl(0.5 / alpha)
@@ -134,10 +134,10 @@ def gaussian_dropout_kl(alpha: PerProblem) -> PerProblem:
 def ksw_cubic_kl(alpha: PerProblem) -> PerProblem:
     """KSW's cubic: constant − ½ log α − c₁α − c₂α² − c₃α³, for 0 < α ≤ 1 (Kingma et al. 2015, section 3.3).
 
-    The paper leaves the constant open; ½(γ + log 2) makes the formula exact as α → 0, where the paper says that it is,
-    and comparable with `gaussian_dropout_kl`. Its largest error over (0, 1] is then 0.0404, at α = 0.123, always
-    below the exact value; no other constant brings it under 0.0202. At large α it falls without bound, so an objective
-    with free α has no optimum.
+    The paper does not state the constant. ½(γ + log 2) makes the formula exact as α → 0, as the paper claims, and
+    comparable with `gaussian_dropout_kl`. Its largest error over (0, 1] is then 0.0404, at α = 0.123, always below the
+    exact value; no other constant gives less than 0.0202. At large α it falls without bound, so an objective with free
+    α has no optimum.
 
     Raises:
         InputError: an α ≤ 0 or > 1.
@@ -148,10 +148,10 @@ def ksw_cubic_kl(alpha: PerProblem) -> PerProblem:
 
 
 def ksw_lower_bound_kl(alpha: PerProblem) -> PerProblem:
-    """KSW's lower bound of −KL, so an upper bound of the KL: constant − ½ log α, for 0 < α ≤ 1 (appendix C).
+    """KSW's lower bound on −KL, hence an upper bound on the KL: constant − ½ log α, for 0 < α ≤ 1 (appendix C).
 
-    The constant is ½(γ + log 2), exact as α → 0. Its largest error over (0, 1] is 0.2454, at α = 0.585. It drops
-    −E log|ε| ≥ 0, which the paper claims for all α; that holds for α < 2.42 only.
+    The constant is ½(γ + log 2), exact as α → 0. Its largest error over (0, 1] is 0.2454, at α = 0.585. It drops the
+    term −E log|ε|; the paper claims that this is ≥ 0 for all α, but that holds only for α < 2.42.
 
     Raises:
         InputError: an α ≤ 0 or > 1.
@@ -163,8 +163,8 @@ def ksw_lower_bound_kl(alpha: PerProblem) -> PerProblem:
 def molchanov_kl(alpha: PerProblem) -> PerProblem:
     """Molchanov et al.'s k₁ σ(−k₂ − k₃ log α) + ½ log(1 + 1/α), for all α > 0 (2017, eq. 14).
 
-    Their constant C = −k₁ is kept: it makes the form vanish as α → ∞, as `gaussian_dropout_kl` does. Its largest
-    error over α > 0 is 0.0094, at log α = −3.52; as α → 0 it tends to k₁ − ½(γ + log 2) = 5.8e-4.
+    Their constant C = −k₁ is kept, so the value vanishes as α → ∞, like `gaussian_dropout_kl`. The largest error over
+    α > 0 is 0.0094, at log α = −3.52; as α → 0 the error tends to k₁ − ½(γ + log 2) = 5.8e-4.
 
     Raises:
         InputError: an α ≤ 0.

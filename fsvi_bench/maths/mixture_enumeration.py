@@ -1,11 +1,11 @@
-"""Densities of sums of independent variables where inversion cancels: enumerate what matters, invert the rest.
+"""Densities of sums of independent variables for which inversion cancels: partial enumeration, then inversion.
 
-Where atoms lie far apart compared with the noise, the density between them is far below the tilted density's peak and
-inversion loses its digits. Conditional on the variables with the largest jumps being off or on, the rest is a sum of
-the same kind, tilted and inverted anew: f(y) = Σ_c P(c) f(y | c). The combinations c form a binary tree per point; a
-branch is split on the variable with the largest share of the tilted variance, and only if its own inversion failed.
-Chernoff's bound says from above what a branch can be worth, so branches are visited best first and left alone once they
-cannot matter; what they could have been worth goes into the error.
+If atoms are far apart compared with the noise, the density between them is far below the tilted density's peak, and
+inversion loses its digits. Conditional on whether the variables with the largest jumps are off or on, the rest is a sum
+of the same kind, which is tilted and inverted again: f(y) = Σ_c P(c) f(y | c). The combinations c form a binary tree
+per point. A branch is split on the variable with the largest share of the tilted variance, and only if its own
+inversion failed. Chernoff's bound limits a branch's contribution from above, so branches are visited best first and
+skipped once they are negligible; their bounds are then added to the error.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from fsvi_bench.maths.tilted_inversion import (
     tilt_to_saddle_point,
 )
 
-#: A branch counts as resolved at this relative precision.
+#: Relative precision at which a branch counts as resolved.
 TARGET = math.log(1e-9)
-#: Branches that cannot be worth more than this share of the total are left alone; exp(-37) = 1e-16.
+#: Branches that cannot contribute more than this log share of the total are skipped; exp(-37) = 1e-16.
 NEGLIGIBLE_SHARE = -37.0
-#: Branches are visited in rounds: those whose bounds come within this many nats of the best.
+#: Each round visits the branches whose bounds are within this many nats of the best.
 WINDOW = 3.0
-#: Characteristic-function factors per point after which no branch is split any more: some 50 ms on one thread.
+#: Characteristic-function factors per point after which branches are no longer split: about 50 ms on one thread.
 BUDGET = 2**23
-#: With so few variables enumeration comes to its end anyhow: no budget.
+#: With at most this many variables there is no budget, since full enumeration is affordable.
 FEW = 12
-#: What a saddle point costs per variable, in the same unit.
+#: Cost of a saddle point per variable, in the same unit.
 SADDLE_COST = 30.0
-#: Branches that are visited at a time.
+#: Number of branches visited at a time.
 ROWS = 2048
 
 
 class Branches(NamedTuple):
-    """Q nodes of the trees of N points: which variables are fixed to be on, which are free; the others are off."""
+    """Q nodes of the trees of N points: which variables are fixed to on and which are free; the others are off."""
 
     point: Int[Tensor, " Q"]
     on: Bool[Tensor, "Q k"]
     free: Bool[Tensor, "Q k"]
     xi: Float[Tensor, " Q"]
-    bound: Float[Tensor, " Q"]  #: upper bound of log P(c) f(y | c)
+    bound: Float[Tensor, " Q"]  #: upper bound on log P(c) f(y | c)
 
 
 class Totals:
-    """Per point: logs of the density summed so far and of its error, and the cost beyond plain inversion."""
+    """Per point: logs of the density summed so far and of its error, and the cost in addition to plain inversion."""
 
     def __init__(self, like: Float[Tensor, " N"]) -> None:
         self.density = torch.full_like(like, -torch.inf)
@@ -61,15 +61,15 @@ class Totals:
 
 
 def add_logs(total: Float[Tensor, " N"], values: Float[Tensor, " Q"], point: Int[Tensor, " Q"]) -> Float[Tensor, " N"]:
-    """log(exp(total) + Σ exp(values)) of each point; rounds alike in every place of a batch, unlike torch.logaddexp."""
+    """log(exp(total) + Σ exp(values)) of each point; unlike torch.logaddexp, rounding does not depend on the batch."""
     highest = total.scatter_reduce(0, point, values, "amax").clamp(min=torch.finfo(total.dtype).min)
     return highest + (total - highest).exp().index_add(0, point, (values - highest[point]).exp()).log()
 
 
 def enumerate_and_invert(s: IndependentSum) -> Totals:
-    """Log densities of N sums at their y, the logs of estimated absolute errors, and each one's cost (see `BUDGET`).
+    """Log densities of N sums at their y, the logs of estimated absolute errors, and their costs (see `BUDGET`).
 
-    The root of a tree is the plain inversion, which mostly is enough and then has no cost.
+    The root of a tree is the plain inversion, which is usually sufficient; the cost is then 0.
     """
     totals, free = Totals(s.y), s.log_odds > -torch.inf
     places = torch.arange(len(s.y), device=s.y.device)
@@ -113,10 +113,10 @@ def _bounded(s: IndependentSum, branches: Branches) -> Branches:
 
 
 def _visit(s: IndependentSum, branches: Branches, totals: Totals) -> Branches:
-    """Adds to the totals what can be resolved, or cannot be split; returns the others' children."""
+    """Adds branches that are resolved, or cannot be split, to the totals; returns the children of the others."""
     point, (log_weight, rest) = branches.point, _rest(s, branches)
     tilted = tilt_at(rest, branches.xi)
-    # With fewer atoms than noise standard deviations to be filled, inversion would be dear and fail.
+    # With fewer atoms than noise standard deviations in their range, inversion would be expensive and fail.
     room = 0.5 * (tilted.variance / rest.noise).log()
     here = torch.zeros_like(rest.y)[:, None]
     found = invert(rest, tilted, here, wanted=branches.free.sum(-1) * math.log(2) > room - 1)
@@ -129,7 +129,7 @@ def _visit(s: IndependentSum, branches: Branches, totals: Totals) -> Branches:
     cost = torch.where(final & (log_weight == 0), 0.0, work)
     totals.cost.index_add_(0, point, cost)
     totals.density = add_logs(totals.density, density[final], point[final])
-    # What is still unresolved may be so far below the total that it need not be resolved.
+    # Branches that are still unresolved may be negligible compared with the total.
     small = ~final & (inversion_error <= TARGET + totals.density[point])
     totals.density = add_logs(totals.density, density[small], point[small])
     totals.error = add_logs(totals.error, error[final | small], point[final | small])

@@ -1,10 +1,10 @@
-"""Predictive densities and distribution functions of linear models whose weights are independently zero or Gaussian.
+"""Predictive densities and distribution functions of linear models with weights that are independently 0 or Gaussian.
 
 Y = φᵀw + σz with w_i = 0, or N(mean_i, scale_i²) with probability `retain_probability_i`. Bernoulli dropout has scale 0
 (w_i = m_i ε_i; Gal 2016, §6.3), the spike-and-slab posterior of Gal 2016, §6.6 has retain probability 1 − spike weight.
-Y's law is a mixture of 2ᵏ Gaussians. `mixture_log_density` computes its density to a stated relative precision:
-exponential tilting and Fourier inversion (`fsvi_bench.maths.tilted_inversion`), helped by enumeration where atoms lie
-far apart (`fsvi_bench.maths.mixture_enumeration`). `mixture_cdf` inverts the same characteristic function untilted.
+The distribution of Y is a mixture of 2ᵏ Gaussians. `mixture_log_density` computes its density to a stated relative
+precision, by exponential tilting and Fourier inversion (`fsvi_bench.maths.tilted_inversion`), with enumeration if atoms
+are far apart (`fsvi_bench.maths.mixture_enumeration`). `mixture_cdf` inverts the characteristic function untilted.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from fsvi_bench.maths.tilted_inversion import (
     tilt_to_saddle_point,
 )
 
-#: A log density whose estimated error is larger than this is not to be relied on.
+#: A log density with a larger estimated error is not reliable.
 RELIABLE = 1e-6
-#: Points per block: bounds the memory.
+#: Points per block, which limits memory.
 BLOCK = 256
-#: Neighbouring targets at the same features that share one tilt: digits are lost with the square of the distance from
-#: where the tilted density has its mean.
+#: Number of neighbouring targets at the same features that share one tilt. Digits are lost with the square of the
+#: distance from the tilted density's mean.
 SHARED = 8
-#: Relative precision below which a shared tilt's density is taken.
+#: A density from a shared tilt is accepted if its estimated relative error is below this.
 PRECISE = math.exp(TARGET)
 
 
 class SwitchedWeights(NamedTuple):
     """Independent weights, each N(mean, scale²) with its retain probability and 0 otherwise.
 
-    Both probabilities are kept: 1 − retain_probability has no digits left where the other is tiny.
+    Both probabilities are stored, since 1 − retain_probability loses all digits if the drop probability is tiny.
     """
 
     retain_probability: Float[Tensor, " k"]
@@ -54,11 +54,11 @@ class SwitchedWeights(NamedTuple):
 
 
 class MixtureLogDensity(NamedTuple):
-    """Log predictive densities in nats, and how far to trust them."""
+    """Log predictive densities in nats, with error estimates."""
 
     log_density: Float[Tensor, " N_test"]
     imprecision: Float[Tensor, " N_test"]  #: estimated relative error of the density = absolute error of its log
-    #: characteristic-function factors for enumerating atoms, 2e8 a second or so; 0 where inversion alone was enough
+    #: characteristic-function factors for enumerating atoms (about 2e8 per second); 0 if inversion alone sufficed
     work: Float[Tensor, " N_test"]
 
     @property
@@ -68,7 +68,7 @@ class MixtureLogDensity(NamedTuple):
 
 
 class MixtureCdf(NamedTuple):
-    """P(Y ≤ y), within [0, 1], and a bound of its absolute error (rounding, a part of it, is an estimate)."""
+    """P(Y ≤ y) in [0, 1], and a bound on its absolute error, of which the rounding part is an estimate."""
 
     probability: Float[Tensor, " N_test"]
     error: Float[Tensor, " N_test"]
@@ -109,9 +109,9 @@ def mixture_log_density(
 ) -> MixtureLogDensity:
     """log p(y | φ) = log Σ_c P(c) N(y; mean_c, variance_c + σ²) over all 2ᵏ combinations c of weights off and on.
 
-    The imprecision covers rounding, discretisation and what was left out; it is an estimate that errs upwards. A point
-    whose target or features are not finite gets NaN and is not reliable. Each point's result is independent of the
-    others' in the batch, to the bit on a CPU with one thread.
+    The imprecision covers rounding, discretisation and truncation; it is a conservative estimate. A point with a target
+    or features that are not finite gets NaN and is not reliable. Each point's result is independent of the rest of the
+    batch, bitwise on a CPU with one thread.
 
     Raises:
         InputError: the noise variance is not positive.
@@ -121,7 +121,7 @@ def mixture_log_density(
     for rows, sums in _usable_sums(y, Phi, q, sigma):
         totals = enumerate_and_invert(sums)
         error = (totals.error - totals.density).exp()
-        # Where no digit was reached, the error bound says at least how small the density is.
+        # If no digit is accurate, the error bound is still an upper bound on the density.
         known = error < 1
         log_density[rows] = torch.where(known, totals.density, torch.maximum(totals.density, totals.error))
         imprecision[rows], work[rows] = torch.where(known, error, torch.inf), totals.cost
@@ -134,10 +134,10 @@ def mixture_log_density_along(
     q: SwitchedWeights,
     noise_variance: Float[Tensor, ""] | float,
 ) -> MixtureLogDensity:
-    """`mixture_log_density` at m ascending targets for each row of features: [P m], with most of the work shared.
+    """`mixture_log_density` at m ascending targets for each row of features, [P m], with most of the work shared.
 
-    Neighbours take one tilt and one characteristic function, and one by one what that does not give to a relative
-    precision of 1e-9. All else is as in `mixture_log_density`.
+    Neighbours share one tilt and one characteristic function. Targets for which that does not give a relative precision
+    of 1e-9 are computed one by one. Otherwise as `mixture_log_density`.
 
     Raises:
         InputError: the noise variance is not positive.
@@ -165,7 +165,7 @@ def _noise_deviation(noise_variance: Float[Tensor, ""] | float, like: Float[Tens
 def _usable_sums(
     y: Float[Tensor, " P"], Phi: Float[Tensor, "P k"], q: SwitchedWeights, sigma: Float[Tensor, ""]
 ) -> Iterator[tuple[Int[Tensor, " rows"], IndependentSum]]:
-    """The rows with finite targets and features, in blocks, and their sums."""
+    """The rows with finite targets and features, in blocks, with their sums."""
     usable = y.isfinite() & ((Phi * q.mean).isfinite() & (Phi * q.scale).isfinite()).all(-1)
     places = usable.nonzero()[:, 0]
     for start in range(0, len(places), BLOCK):
@@ -176,7 +176,7 @@ def _usable_sums(
 def independent_sums(
     y: Float[Tensor, " P"], Phi: Float[Tensor, "P k"], q: SwitchedWeights, sigma: Float[Tensor, ""]
 ) -> IndependentSum:
-    """The predictive's terms in units of σ. Weights that are always on are moved into y and the noise."""
+    """The predictive's terms in units of σ. Weights that are always on are merged into y and the noise."""
     location, spread = Phi * q.mean / sigma, (Phi * q.scale / sigma).square()
     always = q.drop_probability == 0
     fixed, y = torch.where(always, location, 0.0), y / sigma
@@ -201,17 +201,18 @@ def mixture_cdf(
 ) -> MixtureCdf:
     """P(Y ≤ y | φ) = Σ_c P(c) Φ((y − mean_c)/√(variance_c + σ²)) over all 2ᵏ combinations c of weights off and on.
 
-    By Gil-Pelaez (1951), the integral as a sum at midpoints t_j = (j + ½)h (Davies 1973, *Numerical inversion of a
-    characteristic function*, Biometrika 60): F(y) ≈ ½ − (h/π) Σ_j Re[ψ(t_j) exp(−i t_j y)/(i t_j)]. Its errors are
-    bounded. Of the steps: Σ_{j≥0} sin((j + ½)u)/(j + ½) is π/2 for u in (0, 2π) and changes its sign every 2π, so that
-    the whole sum counts Y correctly within L = 2π/h of y, and errs by no more than the larger of P(Y > y + L) and
-    P(Y < y − L), which Chernoff bounds. Of the end: |ψ(t)| ≤ exp(−νt²/2), ν the variance of the noise, so that what is
-    left out beyond T = nh is at most (1/2π) E₁(νT²/2) (the midpoint sum of a convex function is below its integral).
-    Rounding is estimated: about 1e-13, and 1e-10 where the predictive is 5,000 times as wide as the noise. All this is
-    absolute, which is what coverage asks for; small tails have no relative precision here.
+    It uses the formula of Gil-Pelaez (1951), with the integral as a sum at midpoints t_j = (j + ½)h (Davies 1973,
+    *Numerical inversion of a characteristic function*, Biometrika 60):
+    F(y) ≈ ½ − (h/π) Σ_j Re[ψ(t_j) exp(−i t_j y)/(i t_j)].
+    Discretisation error: Σ_{j≥0} sin((j + ½)u)/(j + ½) is π/2 for u in (0, 2π) and changes its sign every 2π, so the
+    infinite sum is correct for Y within L = 2π/h of y, and its error is at most the larger of P(Y > y + L) and
+    P(Y < y − L), for which Chernoff's bound is used. Truncation error: |ψ(t)| ≤ exp(−νt²/2), with ν the variance of the
+    noise, so the terms beyond T = nh sum to at most (1/2π) E₁(νT²/2) (the midpoint sum of a convex function is below
+    its integral). Rounding is estimated: about 1e-13, and 1e-10 if the predictive is 5,000 times as wide as the noise.
+    These errors are absolute, as coverage requires; small tail probabilities have no relative precision.
 
-    NaN with error 1 where the target or the features are not finite, or where Y with a probability above exp(−40) lies
-    so many noise deviations (some 150,000) from y that the sum would be too long.
+    The result is NaN with error 1 if the target or the features are not finite, or if Y is, with a probability above
+    exp(−40), so many noise deviations (about 150,000) from y that the sum would be too long.
 
     Raises:
         InputError: the noise variance is not positive.
@@ -221,11 +222,11 @@ def mixture_cdf(
         zero = torch.zeros_like(s.y)
         untilted = tilt_at(s, zero)
         rule = grid(s, untilted)
-        # Where nearly all of Y lies on one side of y there is nothing to add up.
+        # If nearly all of Y is on one side of y, no sum is needed.
         sides = torch.where(rule.below <= 0, 0.0, torch.where(rule.above <= 0, 1.0, torch.nan))
         sums, rounding = fourier_sums(s, untilted, rule, zero[:, None], integrated=True, wanted=sides.isnan())
         probability[rows] = torch.where(sides.isnan(), (0.5 - sums[:, 0]).clamp(0, 1), sides)
-        # y is a difference of numbers of this size; the density is at most that of the noise.
+        # y is a difference of numbers of this size; the density is at most the noise's peak.
         inside = rounding[:, 0] + EPS * s.size / s.noise.sqrt()
         error[rows] = 2 * math.exp(-NEGLIGIBLE) + torch.where(sides.isnan(), inside.nan_to_num(1.0), 0.0)
     return MixtureCdf(probability, error)

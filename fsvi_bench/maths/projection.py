@@ -1,7 +1,7 @@
-"""The functional KL divergence between the values of two linear models at a set of inputs, free of jitter.
+"""The functional KL divergence between the values of two linear models at a set of inputs, without jitter.
 
-For features Φ_A (M×k) of rank r, the pushforward N(Φ_A μ, Φ_A Σ Φ_Aᵀ) is singular as soon as r < M. Both measures
-live on the column space of Φ_A, where a density exists: with V (k×r, orthonormal) spanning the row space of Φ_A,
+For features Φ_A (M×k) of rank r, the pushforward N(Φ_A μ, Φ_A Σ Φ_Aᵀ) is singular if r < M. Both measures are supported
+on the column space of Φ_A, where they have densities. With V (k×r, orthonormal) spanning the row space of Φ_A,
 KL(Q_A ‖ P_A) = KL(N(Vᵀμ_q, VᵀΣ_qV) ‖ N(Vᵀμ_p, VᵀΣ_pV)), exact for any M (Burt et al. 2020, eq. 6 without jitter).
 """
 
@@ -38,7 +38,7 @@ def projected_kl(
     mean_p: Vector,
     factor_p: Matrix,
 ) -> PerProblem:
-    """KL between the projections Vᵀw of w ~ N(mean, FFᵀ); any square factors F will do.
+    """KL between the projections Vᵀw of w ~ N(mean, FFᵀ), for any square factors F.
 
     VᵀFFᵀV is factorised by a QR of FᵀV, so the projected covariance is never formed.
     """

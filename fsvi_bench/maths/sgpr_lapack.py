@@ -1,4 +1,4 @@
-"""Titsias's collapsed bound of sparse GP regression, with its gradient, for one problem on a CPU by BLAS and LAPACK.
+"""Titsias's collapsed bound of sparse GP regression and its gradient, for one problem on a CPU, by BLAS and LAPACK.
 
 Notation: K = k(Z,Z) + jitter·I = LLᵀ, U = k(Z,X), s = outputscale, A = L⁻¹U/σ, B = I + AAᵀ,
 m = (K + UUᵀ/σ²)⁻¹Uy/σ² (the optimal mean's weights). Titsias (2009), eq. 9:
@@ -13,13 +13,13 @@ Differentiating the second line, with P⁻¹ = (K + UUᵀ/σ²)⁻¹ = L⁻ᵀB�
     ∂F/∂σ² = −½[N/σ² − tr(B⁻¹AAᵀ)/σ² − (yᵀy − 2mᵀUy + mᵀUUᵀm)/σ⁴ − N·s/σ⁴ + tr(AAᵀ)/σ²]
     ∂F/∂s  = −N/(2σ²) + (the kernel's own scaling, ⟨∂F/∂U, U⟩/s + ⟨∂F/∂K, K − jitter·I⟩/s)
 
-The first has the cost of one k×k×N product, where autograd through the factorisations takes several.
+The first costs one k×k×N product, whereas autograd through the factorisations needs several.
 
-Two devices save passes over k×N memory. The exponent of k(z,x) is bilinear in [z/ℓ², −½‖z/ℓ‖² + log s, −½/ℓ²] and
-[x, 1, x²], so one product with the constant matrix E = [Xᵀ; 1; (X²)ᵀ] yields it, and one product with Eᵀ collects
-every moment of W = ∂F/∂U ∘ U that the gradients in Z, ℓ and s need. And y is kept as an extra row beneath U, so that
-the rank-one term of ∂F/∂U = (C U + m yᵀ)/σ² rides along in the same product. Every N-sized array is allocated once, and
-BLAS is called on Fortran-ordered buffers. `benchmarks/sgpr_fit.py` measures it.
+Two techniques reduce passes over k×N memory. The exponent of k(z,x) is bilinear in [z/ℓ², −½‖z/ℓ‖² + log s, −½/ℓ²] and
+[x, 1, x²], so one product with the constant matrix E = [Xᵀ; 1; (X²)ᵀ] computes it, and one product with Eᵀ computes
+every moment of W = ∂F/∂U ∘ U that the gradients in Z, ℓ and s need. And y is stored as an extra row below U, so the
+same product includes the rank-one term of ∂F/∂U = (C U + m yᵀ)/σ². Every N-sized array is allocated once, and BLAS is
+called on Fortran-ordered buffers. `benchmarks/sgpr_fit.py` measures the speed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class BoundAndGradient(NamedTuple):
 
 
 class LapackCollapsedBound:
-    """Evaluates the bound for fixed data (X [N,D], y [N]) and k inducing points; not thread-safe: it owns buffers.
+    """Evaluates the bound for fixed data (X [N,D], y [N]) and k inducing points; not thread-safe, since it has buffers.
 
     X must be standardised, or at least centred: the exponent is a difference of squares, which cancels far from 0.
-    Data are walked in blocks of columns of U that fit a core's second-level cache.
+    Data are processed in blocks of columns of U that fit a core's second-level cache.
     """
 
     def __init__(self, X: Array, y: Array, k: int, jitter: float, *, block: int = 512) -> None:
@@ -62,7 +62,7 @@ class LapackCollapsedBound:
         self._blocks = [slice(a, min(a + block, self.N)) for a in range(0, self.N, block)]
         width = min(block, self.N)
         self._E = np.asfortranarray(np.concatenate([X.T, np.ones((1, self.N)), X.T**2]))
-        self._Uy = np.empty((k + 1, self.N), order="F")  # U with yᵀ beneath it
+        self._Uy = np.empty((k + 1, self.N), order="F")  # U with yᵀ below it
         self._A = np.empty((k, width), order="F")
         self._W = np.empty((k, width), order="F")
         self._identity = np.eye(k)
@@ -79,8 +79,8 @@ class LapackCollapsedBound:
         AAt, Uy = self._data_pass(L_inverse, Z, lengthscales, s, variance)
         LB_inverse = _inverse_cholesky(self._identity + AAt)
         B_inverse = np.asarray(blas.dgemm(1.0, LB_inverse, LB_inverse, trans_a=1))
-        # Through the factor: with B⁻¹ itself, cond(B) times the rounding of ‖A y‖² would stand in the bound, nats of it
-        # where the noise is tiny and y is explained down to it.
+        # Computed with the factor. With B⁻¹ itself the bound's error would be cond(B) times the rounding of ‖A y‖²,
+        # which is several nats if the noise is tiny and the residuals are as small.
         half = LB_inverse @ (L_inverse @ Uy)
         m = L_inverse.T @ (LB_inverse.T @ half) / variance
         mUy, trace_AAt = float(half @ half) / variance, float(np.trace(AAt))
@@ -88,10 +88,10 @@ class LapackCollapsedBound:
         bound = -0.5 * (
             N * math.log(2 * math.pi * variance) + logdet_B + (self._yy - mUy + N * s) / variance - trace_AAt
         )
-        if not math.isfinite(bound):  # LAPACK factorises NaN without complaint
+        if not math.isfinite(bound):  # LAPACK factorises NaN without an error
             raise NotPositiveDefiniteError(f"the bound is {bound} at these parameters")
 
-        # K⁻¹ − P⁻¹ = L⁻ᵀ(I − B⁻¹)L⁻¹ keeps the digits that subtracting the two inverses would lose.
+        # K⁻¹ − P⁻¹ = L⁻ᵀ(I − B⁻¹)L⁻¹ avoids the cancellation of subtracting the two inverses.
         C, whitened_gram = _congruences(L_inverse, self._identity - B_inverse, AAt)
         C -= np.outer(m, m)
         W_K = 0.5 * (C - whitened_gram) * K
@@ -107,7 +107,7 @@ class LapackCollapsedBound:
     def _data_pass(
         self, L_inverse: Array, Z: Array, lengthscales: Array, s: float, variance: float
     ) -> tuple[Array, Array]:
-        """Fills U = k(Z,X), the exponential of one product, and returns AAᵀ and Uy."""
+        """Computes U = k(Z,X), the exponential of one product, in place, and returns AAᵀ and Uy."""
         inverse_square, D = lengthscales**-2, self.D
         left = np.zeros((self.k + 1, 2 * D + 1), order="F")
         left[:-1, :D] = Z * inverse_square
@@ -169,7 +169,7 @@ def _inverse_cholesky(matrix: Array) -> Array:
 
 
 def _congruences(lower: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """TᵀS₁T and TᵀS₂T for a lower-triangular T (Fortran order): three triangular products in place of four."""
+    """TᵀS₁T and TᵀS₂T for a lower-triangular T (Fortran order), by three triangular products instead of four."""
     k = len(lower)
     stacked = np.empty((2 * k, k), order="F")
     stacked[:k], stacked[k:] = first, second

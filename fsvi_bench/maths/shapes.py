@@ -1,14 +1,14 @@
-"""Names of the shapes that most formulas take: *B are leading axes of problems, any number of them or none."""
+"""Names of common array shapes; *B stands for any number of leading problem axes."""
 
 from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
 
-PerProblem = Float[Tensor, "*B"]  #: one number for each problem; of an elementwise function, any shape
+PerProblem = Float[Tensor, "*B"]  #: one number per problem; for an elementwise function, any shape
 Vector = Float[Tensor, "*B k"]  #: k weights
 Matrix = Float[Tensor, "*B k k"]
-Square = Float[Tensor, "*B n n"]  #: of any side
-Features = Float[Tensor, "*B N k"]  #: Φ, of N rows
+Square = Float[Tensor, "*B n n"]  #: of any size
+Features = Float[Tensor, "*B N k"]  #: Φ, with N rows
 Targets = Float[Tensor, "*B N"]
-Shared = Float[Tensor, "*B #k"]  #: one number for each weight, or one for all of them
+Shared = Float[Tensor, "*B #k"]  #: one number per weight, or one shared by all

@@ -1,9 +1,9 @@
 """Spike-and-slab posteriors and their divergences in log space (Gal 2016, §6.6).
 
-q(w_i) = s δ_0 + (1−s) N(mean, variance), the spike weight s = α/(1+α) given by its log odds log α. Gal left his
-eqs. 6.8–6.9 as numerically unstable, since α falls like exp(−½m²/σ²); in log odds nothing over- or underflows. The
-prior is f δ_0 + (1−f) N(0, l⁻²I), f the `prior_spike` and l the `prior_lengthscale`. Gal's §6.6.6 adds the KL to the
-expected log likelihood; the bound has it with a minus.
+q(w_i) = s δ_0 + (1−s) N(mean, variance), with the spike weight s = α/(1+α) given by its log odds log α. Gal considered
+his eqs. 6.8–6.9 numerically unstable, since α falls like exp(−½m²/σ²); log odds neither overflow nor underflow. The
+prior is f δ_0 + (1−f) N(0, l⁻²I), with f the `prior_spike` and l the `prior_lengthscale`. Gal's §6.6.6 adds the KL to
+the expected log likelihood; it must be subtracted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Targets, Vecto
 
 
 class SpikeSlab(NamedTuple):
-    """Weights with independent spikes; σ(log_odds) is the probability of an exact 0, the rest N(mean, scale²)."""
+    """Weights with independent spikes: 0 with probability σ(log_odds), else N(mean, scale²)."""
 
     log_odds: Vector
     mean: Vector
@@ -37,7 +37,7 @@ class SpikeSlab(NamedTuple):
 
 
 class SpikeSlabRow(NamedTuple):
-    """One row of K weights behind one spike, as Gal has it: all are 0, or all N(mean, scale² I)."""
+    """One row of K weights that share one spike, as in Gal: all are 0, or all are N(mean, scale² I)."""
 
     log_odds: PerProblem
     mean: Float[Tensor, "*B K"]
@@ -52,7 +52,7 @@ def spike_slab_row(
     log α = logit f + ½K log(1 + 1/(lσ)²) − ½‖m‖²/(σ² + l²σ⁴), mean m/(1 + l²σ²), variance σ²/(1 + l²σ²).
 
     Raises:
-        InputError: f outside (0, 1), a σ or l that is not positive.
+        InputError: f is outside (0, 1), or σ or l is not positive.
     """
     _require_prior(prior_spike, prior_lengthscale)
     require_positive("sigma", sigma)
@@ -79,7 +79,7 @@ def spike_slab_reverse_kl(
 ) -> PerProblem:
     """KL(P_D ‖ q) = KL(P_D ‖ N(mean, scale²)) − Σ log(1−s_i); infinite if a spike weight is 1.
 
-    P_D has a density, so it sees the spikes as lost mass only. KL(q ‖ P_D) is infinite as soon as one s_i > 0.
+    P_D has a density, so the spikes only reduce q's mass there. KL(q ‖ P_D) is infinite if any s_i > 0.
     """
     slab = gaussian_kl_from_precision(exact_mean, precision_tril, mean, torch.diag_embed(scale)).total
     return slab - torch.log1p(-spike_weight).sum(-1)
@@ -92,18 +92,18 @@ def spike_slab_optimum(
     prior_spike: float,
     prior_lengthscale: float = 1.0,
 ) -> SpikeSlab:
-    """A local maximum of the ELBO over factorised q, the one reached from spike weights equal to the prior's.
+    """A local maximum of the ELBO over factorised q, reached from spike weights equal to the prior's.
 
-    By `optimal_retain_per_weight` in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout, of
-    which this is the generalisation: at the optimal scales the ELBO differs by terms linear in p only. Where CAVI on an
-    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's.
+    It uses `optimal_retain_per_weight` in θ = E w and the slab weights p = 1−s. This generalises Bernoulli dropout: at
+    the optimal scales the ELBO differs only by terms linear in p. CAVI converges slowly if ΦᵀΦ is ill-conditioned; here
+    θ is computed by one ridge regression. Every fixed point is also a fixed point of CAVI.
 
     Raises:
-        InputError: f outside (0, 1), a σ² or l that is not positive.
+        InputError: f is outside (0, 1), or σ² or l is not positive.
     """
     _require_prior(prior_spike, prior_lengthscale)
     information = Phi.square().sum(-2) / noise_variance[..., None]
-    # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
+    # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), the cost of a slab apart from its mean, and the prior's log odds.
     prior_log_odds = float(logit(prior_spike))
     offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + prior_log_odds
     start = torch.full_like(information, -prior_log_odds)

@@ -2,11 +2,11 @@
 
 With the kernel matrix K_ij = exp(−‖x_i − x_j‖²/2h²) = UΛUᵀ of S samples, the eigenfunctions are
 ψ_j(x) = √S/λ_j Σ_s U_sj k(x, x_s), their coefficients β_j = −mean_s ∇ψ_j(x_s), and score(x) = Σ_j β_j ψ_j(x) over the
-J largest eigenvalues. Carrying the derivative of the kernel out,
+J largest eigenvalues. With the kernel's derivative written out,
 
     β_j = Uᵀ_j Y / (√S λ_j h²),    Y = KX − diag(K1) X,
 
-and at the samples themselves, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻¹ U_Jᵀ Y / h².
+and at the samples, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻¹ U_Jᵀ Y / h².
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def squared_distances(a: Float[Tensor, "*B n d"], b: Float[Tensor, "*B m d"]) ->
 
 
 def median_bandwidth(squared: Float[Tensor, "*B S S"]) -> Float[Tensor, "*B"]:
-    """Median of the distances over pairs i < j (the mean of the two middle ones if their number is even)."""
+    """Median of the distances over pairs i < j (the mean of the two middle values if their number is even)."""
     pairs = squared.flatten(-2)[..., _pair_index(squared.shape[-1]).to(squared.device)]
     middle = [(pairs.shape[-1] - 1) // 2, pairs.shape[-1] // 2]
     if pairs.device.type == "cpu":
-        # One pass for both order statistics, where torch needs two.
+        # NumPy finds both order statistics in one pass, torch in two.
         pairs.numpy().partition(middle, axis=-1)
         return pairs[..., middle].sqrt().mean(-1)
     return torch.stack([pairs.kthvalue(place + 1, dim=-1).values for place in middle], -1).sqrt().mean(-1)
@@ -40,15 +40,15 @@ def median_bandwidth(squared: Float[Tensor, "*B S S"]) -> Float[Tensor, "*B"]:
 
 @cache
 def _pair_index(S: int) -> Int[Tensor, " pairs"]:
-    """Places of the entries i < j of an S×S matrix in its rows, one after the other."""
+    """Flat row-major indices of the entries i < j of an S×S matrix."""
     row, column = torch.triu_indices(S, S, offset=1)
     return row * S + column
 
 
 def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tensor, "*B"]:
-    """J, the least number of eigenvalues (given in falling order) whose share of the trace reaches `share`.
+    """J, the smallest number of eigenvalues (in descending order) whose sum reaches `share` of the trace.
 
-    Never one that is mere rounding beside the largest: the score divides by it.
+    Eigenvalues within rounding error of 0 are never included, since the score divides by them.
     """
     partial = eigenvalues.cumsum(-1)
     J = 1 + (partial[..., :-1] < share * partial[..., -1:]).sum(-1)
@@ -67,16 +67,16 @@ def spectral_stein_score(
     """Estimated ∇ log density of the samples' distribution at the queries (default: at the samples).
 
     Args:
-        share: how much of the kernel matrix's trace the J leading eigenvalues hold; J ≥ 1.
+        share: fraction of the kernel matrix's trace in the J leading eigenvalues; J ≥ 1.
         bandwidth: h; by default the median distance between samples.
-        n_eigen: J itself, in place of `share`.
+        n_eigen: J, instead of `share`.
 
-    NaN for a set of samples that is not finite; the others of the batch are not touched by it.
+    The result is NaN for a set of samples that is not finite; the rest of the batch is not affected.
     """
     if samples.ndim == 3 and samples.shape[0] > 1 and samples.shape[-2] % SIDE:
         alone = partial(spectral_stein_score, share=share, bandwidth=bandwidth, n_eigen=n_eigen)
         return one_by_one(alone, samples, queries)
-    # Distances by inner products lose digits to a common offset, on which no score depends.
+    # Distances from inner products lose digits if samples share an offset, which does not affect scores.
     centre = samples.mean(-2, keepdim=True)
     samples, queries = samples - centre, None if queries is None else queries - centre
     squared = squared_distances(samples, samples)
@@ -86,10 +86,10 @@ def spectral_stein_score(
     precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
     K = squared.mul_(-0.5 * precision).exp_()
     if not bool(finite.all()):
-        # LAPACK would fail for the whole batch.
+        # Otherwise LAPACK would fail for the whole batch.
         K = torch.where(finite, K, identity(K.shape[-1], K))
     eigenvalues, U = torch.linalg.eigh(K)
-    # Rising order; the largest come last. What is not among the J leading ones gets the weight 0.
+    # Eigenvalues are in ascending order. Those that are not among the J largest get the weight 0.
     S = K.shape[-1]
     J = leading_count(eigenvalues.flip(-1), share)[..., None] if n_eigen is None else n_eigen
     chosen = torch.arange(S, device=K.device) >= S - J

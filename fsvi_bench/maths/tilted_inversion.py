@@ -1,4 +1,4 @@
-"""Log densities of sums of independent variables plus Gaussian noise: Esscher tilt, then Fourier inversion.
+"""Log densities of sums of independent variables plus Gaussian noise, by Esscher tilting and Fourier inversion.
 
 Y = Σ_i X_i + √ν z with X_i = 0 or, with probability r_i, N(a_i, v_i); v_i = 0 gives scaled Bernoulli variables. With
 the cumulant generating function K(ξ) = νξ²/2 + Σ_i log(1 − r_i + r_i exp(a_i ξ + v_i ξ²/2)),
@@ -6,19 +6,19 @@ the cumulant generating function K(ξ) = νξ²/2 + Σ_i log(1 − r_i + r_i exp
     f(y) = exp(K(ξ) − ξy) f_ξ(y)    for any ξ,
 
 where f_ξ is the density of the same kind of sum with r̃_i/(1 − r̃_i) = r_i/(1 − r_i)·exp(a_i ξ + v_i ξ²/2) and
-ã_i = a_i + v_i ξ, and noise N(νξ, ν). At the saddle point, K'(ξ) = y, the tilted sum has its mean at y, however far out
-y lies, and f_ξ(y) is inverted from its characteristic function ψ by the trapezoidal rule at midpoints,
+ã_i = a_i + v_i ξ, and noise N(νξ, ν). At the saddle point, K'(ξ) = y, the tilted sum has the mean y, even for y far in
+the tails, and f_ξ(y) is computed from its characteristic function ψ by the trapezoidal rule at midpoints,
 
     f_ξ(y) = (h/π) Σ_{j≥0} Re ψ(t_j) + aliases,    t_j = (j + ½)h.
 
-By Poisson's formula the aliases are Σ_{n≠0} (−1)ⁿ f_ξ(y + 2πn/h), which Chernoff's bound makes negligible for a step
-that follows from K itself; |ψ(t)| ≤ exp(−νt²/2) bounds what is cut off. With ψ(t)/(it) for ψ(t) the same sum is an
-integral of the density (`fourier_sums`). Rounding is left: it is absolute, and so the digits are lost where f_ξ(y) is
-far below its peak, between atoms far apart (`fsvi_bench.maths.mixture_enumeration` mends that). The saddle point is
-that of Daniels (1954), who replaces f_ξ(y) by 1/√(2πK''(ξ)); here it is computed.
+By Poisson's formula the aliases are Σ_{n≠0} (−1)ⁿ f_ξ(y + 2πn/h). A step h chosen from K by Chernoff's bound makes them
+negligible; |ψ(t)| ≤ exp(−νt²/2) bounds the truncation error. With ψ(t)/(it) in place of ψ(t) the same sum is an
+integral of the density (`fourier_sums`). The remaining error is rounding, which is absolute: digits are lost where
+f_ξ(y) is far below its peak, between atoms that are far apart (`fsvi_bench.maths.mixture_enumeration` handles these).
+The saddle point is that of Daniels (1954), who approximates f_ξ(y) by 1/√(2πK''(ξ)); here f_ξ(y) is computed.
 
-Every row is computed alone: its result has the same bits whatever shares the batch (on a CPU, with one thread). So
-its functions are those of `fsvi_bench.maths.elementwise`.
+Every row is computed independently: its result is bitwise the same in any batch (on a CPU with one thread). Therefore
+it uses the functions of `fsvi_bench.maths.elementwise`.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from fsvi_bench.maths.elementwise import on_and_off, softplus
 from fsvi_bench.maths.gaussian import LOG_2PI
 
 EPS = torch.finfo(torch.float64).eps
-#: Aliases and what is cut off come to less than about exp(−40) = 4e-18 of a Gaussian's peak, below rounding.
+#: Aliases and truncation error are below about exp(−40) = 4e-18 of a Gaussian's peak, less than rounding.
 NEGLIGIBLE = 40.0
-#: Grids come in multiples of this: no vectorised loop over complex numbers has a remainder.
+#: Grid sizes are multiples of this, so vectorised loops over complex numbers have no remainder.
 FINE = 8
-#: Rows with grids larger than this (tilted spread above about 20,000 noise standard deviations) are not inverted.
+#: Rows with larger grids (tilted spread above about 20,000 noise standard deviations) are not inverted.
 MAX_NODES = 2**18
-#: Complex numbers at a time: 4 MB in each of a handful of arrays.
+#: Complex numbers processed at a time: 4 MB in each of a few arrays.
 CHUNK = 2**18
 SADDLE_TOLERANCE, SADDLE_STEPS = 1e-3, 200
 
 PerSum = Float[Tensor, " P"]
-PerTerm = Float[Tensor, "P k"]  #: one number for each variable of each sum
+PerTerm = Float[Tensor, "P k"]  #: one number per variable of each sum
 Fields = TypeVar("Fields", bound=tuple[Tensor, ...])
 
 
 class IndependentSum(NamedTuple):
-    """P sums Σ_i X_i + N(0, noise), and where their densities are asked for. r_i < 1; r_i = 0 is log odds −∞."""
+    """P sums Σ_i X_i + N(0, noise), and the points y of their densities. r_i < 1; r_i = 0 has log odds −∞."""
 
     y: PerSum
     noise: PerSum  #: ν, a variance
-    size: PerSum  #: magnitude of the numbers that y is a difference of
+    size: PerSum  #: magnitude of the numbers of which y is a difference
     log_odds: PerTerm  #: log r_i − log(1 − r_i)
     log_off: PerTerm  #: log(1 − r_i)
     location: PerTerm  #: a_i
@@ -75,25 +75,25 @@ class Tilt(NamedTuple):
     variance: PerSum  #: K''(ξ)
 
     def log_peak(self, s: IndependentSum) -> PerSum:
-        """An upper bound of log f(y), since f_ξ is nowhere above the peak 1/√(2πν) of its noise."""
+        """An upper bound on log f(y), since f_ξ never exceeds the peak 1/√(2πν) of its noise."""
         return self.log_factor - 0.5 * (LOG_2PI + s.noise.log())
 
 
 class Grid(NamedTuple):
-    """The trapezoidal rule for the targets within some reach of y, and where the tilted sum's mass ends."""
+    """The trapezoidal rule for targets within a given distance of y, and where the tilted sum's mass ends."""
 
     step: PerSum
     nodes: Int[Tensor, " P"]
-    above: PerSum  #: P_ξ(Y ≥ y + above) ≤ exp(−NEGLIGIBLE); negative where y lies beyond that
+    above: PerSum  #: P_ξ(Y ≥ y + above) ≤ exp(−NEGLIGIBLE); negative if y is beyond that point
     below: PerSum
 
 
 class Inverted(NamedTuple):
-    """Log densities, and the logs of what bounds their absolute errors."""
+    """Log densities, and logs of bounds on their absolute errors."""
 
     log_density: Float[Tensor, "P m"]
     log_error: Float[Tensor, "P m"]  #: from the inversion
-    log_total: Float[Tensor, "P m"]  #: from the inversion and from the tilt's rounding
+    log_total: Float[Tensor, "P m"]  #: from the inversion and the tilt's rounding
     cost: PerSum  #: characteristic-function factors evaluated
 
 
@@ -117,16 +117,16 @@ def tilt_at(s: IndependentSum, xi: PerSum) -> Tilt:
     growth, gaussian = softplus(log_odds), 0.5 * s.noise * xi * xi
     log_factor = gaussian + (s.log_off + growth).sum(-1) - xi * s.y
     sizes = xi.abs() * (s.size + (on * location.abs()).sum(-1)) + gaussian + (growth - s.log_off).sum(-1)
-    # To first order in the rounding of y, and to second, which is what is left where ξ = 0.
+    # First order in the rounding of y, and second order, which remains if ξ = 0.
     rounding = 4 * EPS * (1 + sizes) + (4 * EPS * s.size).square() / s.noise
     return Tilt(xi, log_factor, rounding, log_odds, on, off, location, slope, variance)
 
 
 def tilt_to_saddle_point(s: IndependentSum) -> Tilt:
-    """The tilt by ξ with K'(ξ) = y, to a thousandth of its standard deviation: any ξ would be right, this one is good.
+    """The tilt by ξ with K'(ξ) = y, to 0.1% of its standard deviation. Any ξ is correct; this one is accurate.
 
-    Newton's method, which bisects where it would leave the bracket or has not halved the slope. The bracket: for ξ ≥ 0
-    every term r̃(a + vξ) of K' is at least min(a, 0), for ξ ≤ 0 at most max(a, 0).
+    It uses Newton's method, with bisection if a step would leave the bracket or has not halved the slope. The bracket
+    follows from the terms r̃(a + vξ) of K', which are at least min(a, 0) for ξ ≥ 0 and at most max(a, 0) for ξ ≤ 0.
     """
     low = ((s.y - s.location.clamp(min=0).sum(-1)) / s.noise).clamp(max=0)
     high = ((s.y - s.location.clamp(max=0).sum(-1)) / s.noise).clamp(min=0)
@@ -145,11 +145,11 @@ def tilt_to_saddle_point(s: IndependentSum) -> Tilt:
 
 
 def grid(s: IndependentSum, tilted: Tilt, reach: PerSum | float = 0.0) -> Grid:
-    """Aliases lie no nearer than where Chernoff's bound of the tilted sum is below exp(−level).
+    """The grid whose aliases are at least as far away as where Chernoff's bound of the tilted sum is below exp(−level).
 
     log P_ξ(Y ≥ y + d) and log f_ξ(y + d) + ½log(2πν) are at most C(η) − ηd for η > 0, C(η) = K(ξ + η) − K(ξ) − ηy, and
-    likewise downwards; d is the least over five η between what is best for a Gaussian of the tilted variance and for
-    the noise beyond the ends of a bounded sum.
+    likewise on the other side. d is the minimum over five values of η, from the optimum for a Gaussian of the tilted
+    variance to the optimum for the noise beyond the ends of a bounded sum.
     """
     level = NEGLIGIBLE + 0.5 * (tilted.variance / s.noise).log()
     root, deviation = (2 * level).sqrt(), tilted.variance.sqrt()
@@ -169,7 +169,7 @@ def grid(s: IndependentSum, tilted: Tilt, reach: PerSum | float = 0.0) -> Grid:
 
 
 def whole_blocks(count: PerSum) -> Int[Tensor, " P"]:
-    """At least as many nodes, 8 times 1, 2, 3 or 4 times a power of two; 8 · MAX_NODES or so if there are more."""
+    """`count` rounded up to 8 times 1, 2, 3 or 4 times a power of two; about 8 · MAX_NODES if it is larger."""
     blocks = (count / FINE).clamp(max=MAX_NODES).ceil()
     power = torch.exp2((blocks / 4).log2().ceil().clamp(min=0))
     return (FINE * power * (blocks / power).ceil()).long()
@@ -178,14 +178,14 @@ def whole_blocks(count: PerSum) -> Int[Tensor, " P"]:
 def invert(
     s: IndependentSum, tilted: Tilt, offsets: Float[Tensor, "P m"], wanted: Bool[Tensor, " P"] | None = None
 ) -> Inverted:
-    """Log densities at y + offset from one tilt and one evaluation of ψ. Digits are lost as f_ξ falls off from y.
+    """Log densities at y + offset from one tilt and one evaluation of ψ. Digits are lost as f_ξ decreases away from y.
 
-    A row that is not wanted or not feasible (`fourier_sums`) gets the log density −∞ and the upper bound for its error.
+    A row that is not wanted or not feasible (`fourier_sums`) gets the log density −∞ and the upper bound as its error.
     """
     rule = grid(s, tilted, offsets.abs().amax(-1))
     sums, rounding = fourier_sums(s, tilted, rule, offsets, wanted=wanted)
     log_factor = tilted.log_factor[:, None] - tilted.xi[:, None] * offsets
-    # See `grid`: two aliases, and what is cut off, each relative to a Gaussian's peak.
+    # See `grid`: two aliases and the truncation error, each relative to a Gaussian's peak.
     discretisation = math.exp(-NEGLIGIBLE) * (2 / math.sqrt(2 * math.pi) + 4) / tilted.variance.sqrt()
     error, density = rounding + discretisation[:, None] + sums.clamp(max=0).abs(), sums.clamp(min=0)
     of_tilt = tilted.rounding[:, None] + 4 * EPS * (tilted.xi[:, None] * offsets).abs()
@@ -210,11 +210,11 @@ def fourier_sums(
 ) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
     """(h/π) Σ_j Re[κ(t_j) ψ(t_j) exp(−it_j(y + offset))], κ = 1 or (`integrated`) 1/(it), and its rounding error.
 
-    NaN for a row that is not wanted, whose grid would exceed MAX_NODES, or whose K is not known to a nat (nor, then, is
-    the step that follows from it). Rows of equal grids are summed together, as many as memory is meant to hold.
+    The result is NaN for a row that is not wanted, whose grid would exceed MAX_NODES, or whose K, and hence step, is
+    not accurate to one nat. Rows with equal grids are summed together, in chunks of limited memory.
     """
     total, rounding = torch.full_like(offsets, torch.nan), torch.full_like(offsets, torch.nan)
-    # Numbers that overflow give nodes below 0.
+    # On overflow `nodes` is negative.
     feasible = (rule.nodes > 0) & (rule.nodes <= MAX_NODES) & (tilted.rounding < 1)
     if wanted is not None:
         feasible &= wanted
@@ -241,7 +241,7 @@ def _integrand(
     centre = (s.y - s.noise * tilted.xi)[:, None] + offsets
     angle = centre[:, :, None] * t[:, None]
     real = product.real[:, None] * angle.cos() + product.imag[:, None] * angle.sin()
-    # Phases have relative errors of eps; the product of k factors adds some more, at random.
+    # Phases have relative errors of eps; the product of k factors adds random errors.
     magnitude = EPS * (product.real.abs() + product.imag.abs())
     phase = centre.abs() + (tilted.on * tilted.location.abs()).sum(-1)[:, None]
     many = 4 + 2 * math.sqrt(s.location.shape[1])
@@ -249,7 +249,7 @@ def _integrand(
 
 
 def characteristic_product(s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]) -> Complex[Tensor, "P n"]:
-    """Π_i (1 − r̃_i + r̃_i exp(iã_i t − v_i t²/2)); exp(iãt) of an even grid is a product of coarse and fine steps."""
+    """Π_i (1 − r̃_i + r̃_i exp(iã_i t − v_i t²/2)); exp(iãt) is a product of coarse and fine steps."""
     fine = torch.polar(tilted.on[:, :, None], tilted.location[:, :, None] * t[:, None, :FINE])
     first = t[:, None, ::FINE] - t[:, None, :1]
     coarse = torch.polar(torch.ones_like(first), tilted.location[:, :, None] * first)

@@ -24,11 +24,12 @@ class BernoulliDropout(MaskedMethod):
     """The minimiser m*(p) of Bernoulli dropout's variational objective, or Adam towards it with sampled masks."""
 
     class Options(NoisyOptions, PriorLengthscale):
-        """The retain probability, 1 minus the drop rate, is given, or optimised with its entropy: one for all weights
-        (`shared`) or one each.
+        """The retain probability (1 minus the drop rate) is given, or optimised together with the masks' entropy: one
+        for all weights (`shared`) or one per weight.
 
-        `training: masks` samples them, by Adam at a fixed probability, as a check of the closed form: one mask for each
-        row unless `estimator` says otherwise (`local` and `exact` are those of the masks' two moments, and draw none).
+        `training: masks` trains m by Adam with sampled masks at a fixed probability, as a check of the closed form. It
+        draws one mask per row unless `estimator` says otherwise; `local` and `exact` use the masks' first two moments
+        and draw no masks.
         """
 
         retain_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.9
@@ -43,7 +44,8 @@ class BernoulliDropout(MaskedMethod):
         def _consistent(self) -> Self:
             if self.training == "masks" and self.optimise != "none":
                 raise ValueError(
-                    "training=masks keeps the retain probability; choose optimise=none, or the method concrete-dropout"
+                    "training=masks does not optimise the retain probability; choose optimise=none, or the method "
+                    "concrete-dropout"
                 )
             return self
 
@@ -76,15 +78,16 @@ class BernoulliDropout(MaskedMethod):
         return super().terms(place) if self.trains else dropout_terms(self.solved[place : place + 1])
 
     def optimum(self, place: int, task: Task) -> Optimum:
-        """At the given retain probability, the best shared one, or the best ones. The optimum has no density.
+        """At the given, the best shared, or the best per-weight retain probabilities. The optimum has no density.
 
-        Of the objective's minima over one probability per weight the one stands that is reached from the best shared.
+        Over per-weight probabilities the objective has several minima; this is the one reached from the best shared
+        probability.
         """
         q = dropout_terms(self.solve(TrainingData.of(task)))
         return Optimum(self.objective(place, task, q=q), math.inf)
 
 
 def dropout_terms(q: BernoulliDropoutPosterior) -> Dropout:
-    """As losses take a batch of posteriors."""
+    """A batch of posteriors in the form that losses take."""
     p = q.retain_probabilities
     return Dropout(q.m, p, p.logit(), bernoulli_entropy(p).sum(-1))

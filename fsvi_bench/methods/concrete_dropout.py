@@ -17,12 +17,12 @@ from fsvi_bench.posteriors.trainable import Dropout, TrainableDropout
 class ConcreteDropout(MaskedMethod):
     """Adam on Bernoulli dropout's objective with masks ε = sigmoid((logit p + logit u)/temperature), u uniform.
 
-    Scored as Bernoulli dropout at the learned p, with hard masks.
+    It is scored as Bernoulli dropout at the learned p, with hard masks.
     """
 
     class Options(PriorLengthscale):
-        """One retain probability for all weights (a layer's, as in the paper) or one each, started at
-        `retain_probability`. Masks are drawn for each row, or once a step."""
+        """One retain probability for all weights (`layer`, as in the paper) or one per weight, initialised at
+        `retain_probability`. Masks are drawn for each row, or once per step."""
 
         temperature: PositiveFloat = 0.1
         retain_probability: Probability = 0.9

@@ -10,9 +10,9 @@ from fsvi_bench.posteriors.gaussian import GaussianPosterior
 
 
 class Exact(WeightSpaceMethod):
-    """Full family: the exact posterior itself, KL 0.
+    """Full family: the exact posterior itself, with KL 0.
 
-    Factorised family: the optimum of KL(q ‖ P_D) over factorised q, which keeps the exact mean and takes the variances
+    Factorised family: the minimiser of KL(q ‖ P_D) over factorised q, which has the exact mean and the variances
     1/Λ_ii. (Setting the gradient of ½[Σ Λ_ii s_i² − Σ log s_i²] in s_i² to zero gives s_i² = 1/Λ_ii.)
     """
 

@@ -1,4 +1,4 @@
-"""FIXEDA: the functional KL at one measurement set, drawn once (Burt et al. 2020, section 4 and appendix E)."""
+"""FIXEDA: the functional KL at a single measurement set, drawn once (Burt et al. 2020, section 4 and appendix E)."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from fsvi_bench.methods.weight_space import kl_to, nearest
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.tasks.task import Task
 
-MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: of the search for the factorised optimum; nats
+MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: for the factorised optimum; the tolerance is in nats
 
 
-#: An A that sees every weight.
+#: With M ≥ k, A determines every weight.
 _SEES_ALL = ExactLimit({"M": 60, "max_steps": 300}, tolerance=1e-6)
 
 
 class FixedA(FunctionalMethod):
-    """−E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A) at one A for the whole run.
+    """−E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A) with the same A throughout the run.
 
-    With M < k it has no safe optimum: whatever A does not see of Σ is shrunk without end, and KL(q ‖ P_D) rises with
-    the number of steps. The mean converges: (ΦᵀΦ + σ²VVᵀ)⁺Φᵀy is one optimal mean (appendix E).
+    With M < k the optimum is degenerate: Σ shrinks without limit in the directions that A does not constrain, and
+    KL(q ‖ P_D) rises with the number of steps. The mean converges: (ΦᵀΦ + σ²VVᵀ)⁺Φᵀy is one optimal mean (appendix E).
 
     Args:
-        A: measurement inputs [B,M,D] (standardised), in place of a draw; M is then theirs, not the option's.
+        A: measurement inputs [B,M,D] (standardised) to use in place of a draw; their number replaces the option M.
 
     Raises:
-        InputError: as `Method`, or A has another shape.
+        InputError: as `Method`, or A has a different shape.
     """
 
     class Options(FunctionalOptions):
-        """`lbfgs`, as in the paper, takes all training rows at every step and no learning rate; `adam` takes both."""
+        """`lbfgs`, as in the paper, uses all training rows at every step and ignores the learning rate; `adam` uses
+        minibatches and the learning rate."""
 
         optimizer: Literal["lbfgs", "adam"] = "lbfgs"
         minibatch: PositiveInt | Literal["full", "M"] = "full"
@@ -54,14 +55,14 @@ class FixedA(FunctionalMethod):
         def _consistent(self) -> Self:
             if self.optimizer == "lbfgs" and (self.minibatch != "full" or self.averaging):
                 raise ValueError(
-                    "optimizer=lbfgs takes minibatch=full and averaging=0; choose optimizer=adam for others"
+                    "optimizer=lbfgs requires minibatch=full and averaging=0; choose optimizer=adam for other values"
                 )
             return self
 
     exact_limits = {"full": _SEES_ALL, "ffg": _SEES_ALL}
     Phi_A: Float[Tensor, "B M k"]
-    converged_at: Int[Tensor, " B"]  #: the step after which an L-BFGS would take no more, −1 where it goes on
-    evaluated: Int[Tensor, " B"]  #: gradients that each L-BFGS asked for
+    converged_at: Int[Tensor, " B"]  #: the step after which an L-BFGS has converged, −1 before that
+    evaluated: Int[Tensor, " B"]  #: number of gradients that each L-BFGS has evaluated
 
     def __init__(self, *args: Any, A: Float[Tensor, "B M D"] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,7 +83,7 @@ class FixedA(FunctionalMethod):
         return self._data(fixed_A=self.Phi_A)
 
     def configure_optimizers(self) -> Any:
-        """Adam over all problems, or an L-BFGS for each."""
+        """One Adam for all problems, or one L-BFGS per problem."""
         if self.automatic_optimization:
             return super().configure_optimizers()
         self._alone = [self.q.only(place) for place in range(len(self.problems))]
@@ -101,7 +102,7 @@ class FixedA(FunctionalMethod):
         return None
 
     def _iterate(self, place: int, optimizer: Any, batch: Batch) -> float:
-        """One problem's iteration, by itself: a search asks for as many losses as it likes."""
+        """One iteration for one problem alone, since each line search needs a different number of losses."""
         alone = batch.only(place)
 
         def loss() -> Tensor:
@@ -127,17 +128,17 @@ class FixedA(FunctionalMethod):
         Phi_A = fill_columns(self.Phi_A[place : place + 1].cpu())
         return [Batch(Rows.whole(TrainingData.of(task)), self.options.design.measure(Phi_A, span=True))]
 
-    optima = Method.optima  #: one problem after the other, each with its own A
+    optima = Method.optima  #: one problem at a time, each with its own A
 
     def optimum(self, place: int, task: Task) -> Optimum | None:
-        """If A sees every weight the objective is that of weight space. If not, its infimum over full covariances is
-        approached as q collapses in the directions that A does not see, and KL(q ‖ P_D) goes to infinity on the way. A
-        factorised q has an optimum, at which some scales are as a rule 0: then too the KL is infinite."""
+        """If A determines every weight, the objective is that of weight space. Otherwise its infimum over full
+        covariances is approached as q collapses in the directions that A does not constrain, and KL(q ‖ P_D) tends to
+        infinity. A factorised q has an optimum at which some scales are usually 0; the KL is then infinite too."""
         c, exact = self.kl_weight, task.truth.posterior
         V = row_space(self.Phi_A[place].cpu(), self.options.rank_tolerance)
         all_seen = V.shape[1] == task.frozen.k
         if c == 0 or self.options.kl_jitter:
-            # Jitter has no closed form, but it does not keep a full q from collapsing where A does not look either.
+            # With jitter there is no closed form, but a full q still collapses in the directions outside A's span.
             collapses = c > 0 and self.family == "full" and not all_seen
             return Optimum(math.nan, math.inf) if collapses else None
         if all_seen:
@@ -156,18 +157,18 @@ def _features(data: TrainingData, A: Float[Tensor, "B M D"]) -> Float[Tensor, "B
     B, D = len(data), data.X.shape[-1]
     if A.ndim != 3 or A.shape[::2] != (B, D) or not A.shape[1]:
         raise InputError(
-            f"A has the shape {list(A.shape)}, expected [{B}, M, {D}]: M measurement inputs of {D} numbers for each of "
+            f"A has shape {list(A.shape)}, expected [{B}, M, {D}]: M measurement inputs of {D} numbers for each of "
             f"{B} tasks; reshape it"
         )
-    # Problem by problem on copies: how LAPACK rounds must not depend on the batch.
+    # Computed problem by problem on copies, so that LAPACK's rounding does not depend on the batch.
     return torch.stack([data.feature_map[problem](inputs.clone()) for problem, inputs in enumerate(A)])
 
 
 def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Float[Tensor, " k"], Float[Tensor, "k n"]]:
     """H⁺Φᵀy/σ² and a root of H⁺, where H = ΦᵀΦ/σ² + c VVᵀ (Burt et al. 2020, appendix E).
 
-    By the singular values of [Φ/σ; √c Vᵀ]: those of H, their squares, would lose half of the digits, and with them
-    directions that decide the value.
+    Computed from the singular values of [Φ/σ; √c Vᵀ]. Those of H are their squares: using them would lose half of the
+    digits, and with them directions that affect the value.
     """
     sigma = task.frozen.noise_variance.sqrt()
     U, s, W = torch.linalg.svd(torch.cat([task.Phi / sigma, c**0.5 * V.mT]), full_matrices=False)
@@ -177,34 +178,34 @@ def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Float[T
 
 
 def collapsed_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> Gaussian:
-    """Where the objective has its infimum over full covariances, for rank r < k: a root [k,r] of the singular limit.
+    """The limit at which the objective attains its infimum over full covariances, for rank r < k, by a root [k,r].
 
-    With K = VᵀH⁺V, the covariance given its marginal S = VᵀΣV is best collapsed to w = H⁺V K⁻¹v, the least squares
-    under Vᵀw = v, which leaves ½ tr(S (K⁻¹ − cI)) of the likelihood; then S = cK, and Σ = c H⁺V K⁻¹ VᵀH⁺, which is
-    c RQ(RQ)ᵀ for H⁺ = RRᵀ and an orthonormal basis Q of the columns of RᵀV.
+    Let K = VᵀH⁺V. For a given marginal S = VᵀΣV the best covariance collapses onto w = H⁺V K⁻¹v, the least-squares
+    solution under Vᵀw = v, which leaves ½ tr(S (K⁻¹ − cI)) of the likelihood. Then S = cK, and Σ = c H⁺V K⁻¹ VᵀH⁺,
+    which is c RQ(RQ)ᵀ for H⁺ = RRᵀ and an orthonormal basis Q of the columns of RᵀV.
     """
     mean, root = optimal_mean(task, V, c)
     return Gaussian(mean, c**0.5 * root @ torch.linalg.qr(root.mT @ V).Q)
 
 
 def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Gaussian, bool]:
-    """Where the objective is least over factorised q, and whether some scales vanish there.
+    """The minimiser of the objective over factorised q, and whether some of its scales are 0.
 
-    In d = s² the covariance part is c/2 [aᵀd − r − log det Vᵀdiag(d)V] with a_i = [ΦᵀΦ/σ²]_ii/c + [VVᵀ]_ii: convex,
-    and a D-optimal design problem after scaling, which d_i ← d_i h_i/a_i with h = diag V(Vᵀdiag(d)V)⁻¹Vᵀ solves
-    monotonically (Silvey, Titterington and Torsney 1978). By duality the value is within c/2 · r log max h_i/a_i of
-    the least one.
+    In d = s² the covariance part is c/2 [aᵀd − r − log det Vᵀdiag(d)V] with a_i = [ΦᵀΦ/σ²]_ii/c + [VVᵀ]_ii. It is
+    convex, and after scaling it is a D-optimal design problem, which d_i ← d_i h_i/a_i with
+    h = diag V(Vᵀdiag(d)V)⁻¹Vᵀ solves monotonically (Silvey, Titterington and Torsney 1978). By duality the value is
+    within c/2 · r log max h_i/a_i of the minimum.
     """
     r = V.shape[1]
     a = task.Phi.square().sum(0) / (task.frozen.noise_variance * c) + V.square().sum(-1)
-    d = r / (len(a) * a)  # aᵀd = r, which every step keeps and without which the bound says nothing
+    d = r / (len(a) * a)  # aᵀd = r: every step preserves it, and the bound requires it
     for _ in range(MAX_DESIGN_STEPS):
         tril = torch.linalg.cholesky(V.mT @ (d[:, None] * V))
         ratio = torch.linalg.solve_triangular(tril, V.mT, upper=False).square().sum(0) / a
         if 0.5 * c * r * math.log(max(float(ratio.max()), 1.0)) < DESIGN_TOLERANCE:
             break
         d = (d * ratio).clamp(min=1e-300)
-    # What cannot support the optimum, by the bound of Harman and Pronzato (2007), is on its way to 0.
+    # By the bound of Harman and Pronzato (2007), these entries are 0 at the optimum.
     excess = r * max(float(ratio.max()) - 1, 0.0)
     support = 1 + excess / 2 - math.sqrt(excess * (4 + excess - 4 / r)) / 2
     return Gaussian(optimal_mean(task, V, c)[0], d.sqrt()), bool((ratio < support).any())

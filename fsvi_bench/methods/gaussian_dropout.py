@@ -16,10 +16,10 @@ from fsvi_bench.tasks.task import Task
 
 
 class GaussianDropout(NoisyMethod):
-    """Adam on the expected negative log likelihood under N(θ, αθ²), and on nothing else.
+    """Adam on the expected negative log likelihood under N(θ, αθ²) alone.
 
-    There is no prior in this objective: it is variational inference only for a prior whose KL does not depend on θ, the
-    log-uniform one. Its optimum is a ridge regression (`maths.gaussian_dropout`).
+    The objective contains no prior. It is variational inference only for a prior whose KL does not depend on θ, the
+    log-uniform prior. Its optimum is a ridge regression (`maths.gaussian_dropout`).
     """
 
     class Options(NoisyOptions):

@@ -1,4 +1,4 @@
-"""L-BFGS with a strong Wolfe line search (PyTorch's own), an iteration a step."""
+"""PyTorch's L-BFGS with a strong Wolfe line search, one iteration per step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-HISTORY = 10  #: pairs kept, as in SciPy's L-BFGS-B, with which the paper's models were trained
+HISTORY = 10  #: number of stored pairs, as in SciPy's L-BFGS-B, which trained the paper's models
 GRADIENT_TOLERANCE = 1e-7
 CHANGE_TOLERANCE = 1e-12  #: absolute, in nats and in parameters; losses are of order 1e3
 
 
 class LBFGS(torch.optim.LBFGS):
-    """A step is one iteration, line search included, so that no result depends on how a run is cut into calls.
+    """A step is one iteration including its line search, so results do not depend on how a run is split into calls.
 
-    PyTorch evaluates the loss anew at the start of every call. Where that is the point of the line search's last
-    evaluation, as it mostly is, the value and gradient that the state holds are taken, also of a checkpoint.
+    PyTorch evaluates the loss again at the start of every call. That point is usually the line search's last
+    evaluation; the value and gradient in the state are then reused, including after loading a checkpoint.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -36,9 +36,9 @@ class LBFGS(torch.optim.LBFGS):
         self.converged = False
 
     def step(self, closure: Callable[[], Tensor]) -> float:  # type: ignore[override]
-        """One iteration; returns the loss at its start, which is not finite where the search cannot go on.
+        """One iteration; returns the loss at its start, which is not finite if the search cannot continue.
 
-        `converged` is then what PyTorch's own tests would say, which end with a call.
+        `converged` is set by PyTorch's convergence tests, which PyTorch itself applies within one call only.
         """
         start, group = self._position(), self.param_groups[0]
         value = float(super().step(lambda: self._evaluate(closure)))  # type: ignore[no-untyped-call, arg-type]
@@ -62,7 +62,7 @@ class LBFGS(torch.optim.LBFGS):
         loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not math.isfinite(value):
-            # One too far: from infinity, and a gradient that is no number, the line search turns back by halves.
+            # The step was too long: on an infinite value and a NaN gradient the line search halves it.
             value = math.inf
             for parameter in parameters:
                 parameter.grad.fill_(math.nan)

@@ -11,18 +11,18 @@ from fsvi_bench.methods.base import AdamOptions, ExactLimit
 from fsvi_bench.methods.data import Batch, sampled_nll
 from fsvi_bench.methods.weight_space import WeightSpaceMethod, weight_kl
 
-#: What remains is the noise of the gradients at a finite number of steps.
+#: What remains is gradient noise after a finite number of steps.
 _FALLING = {"minibatch": "full", "lr": 0.1, "lr_schedule": "cosine", "max_steps": 2500, "S": 8, "averaging": 0.4}
 
 
 class MeanFieldVI(WeightSpaceMethod):
     """Adam on the ELBO with reparameterised gradients and the KL to the prior in closed form.
 
-    Its optimum is EXACT-FFG: what it loses to that, it loses to its optimiser and its noise.
+    Its optimum is EXACT-FFG: any difference is due to the optimiser and gradient noise.
     """
 
     class Options(AdamOptions):
-        """S weight samples a step."""
+        """S weight samples per step."""
 
         S: PositiveInt = 1
 

@@ -1,12 +1,12 @@
-"""Natural-gradient steps on a Gaussian's precision and mean, B problems side by side.
+"""Natural-gradient steps on a Gaussian's precision and mean, for a batch of B problems.
 
 For a Gaussian family the natural gradient in the precision is twice the gradient in the covariance, so a step of size
 ρ on −E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) is
 
     Λ ← Λ + ρ [ΦᵀΦ/σ² + c (VVᵀ − V(VᵀΣV)⁻¹Vᵀ)],    μ ← μ − ρ Λ⁻¹∇_μ,    ∇_μ = Hμ − Φᵀy/σ²,    H = ΦᵀΦ/σ² + c VVᵀ
 
-with the new Λ; for a factorised q, the diagonal of each. If A sees every weight and c = 1, the bracket is
-ΦᵀΦ/σ² + I − Λ, and ρ = 1 arrives at the exact posterior at once.
+with the new Λ; for a factorised q, the diagonals of these matrices. If A determines every weight and c = 1, the bracket
+is ΦᵀΦ/σ² + I − Λ, and a single step with ρ = 1 reaches the exact posterior.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_HALVINGS = 60
 
 
 class NaturalGaussian(TrainablePosterior):
-    """q(w) = N(mean, Λ⁻¹), started at the prior; Λ [B,k,k], or its diagonal [B,k] for a factorised q."""
+    """q(w) = N(mean, Λ⁻¹), initialised at the prior; Λ [B,k,k], or its diagonal [B,k] for a factorised q."""
 
     def __init__(self, family: Family, B: int, k: int) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class NaturalGaussian(TrainablePosterior):
 
 
 class NaturalGradient(torch.optim.Optimizer):
-    """Steps of size ρ_t = lr · (1 + t)^(−decay) along natural gradients, which the parameters have for their `grad`.
+    """Steps of size ρ_t = lr · (1 + t)^(−decay) along natural gradients, read from the parameters' `grad`.
 
-    A step is halved, for that problem alone, until the precision stays positive definite. For a factorised q the
-    direction Λ⁻¹∇_μ knows nothing of how features are correlated, and ρ_t would overshoot along it; the mean's step is
-    then at most the one that minimises the objective along its direction, whose curvature H tells.
+    A problem's step is halved until its precision stays positive definite. For a factorised q the direction Λ⁻¹∇_μ
+    ignores the correlation of features, and ρ_t would overshoot along it. The mean's step is therefore at most the
+    minimiser of the objective along its direction, computed with the curvature H.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> None:
@@ -67,7 +67,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if tril is None:
             direction = mean.grad / new
             best = (mean.grad * direction).sum(-1) / (direction * hessian(direction)).sum(-1)
-            # Where the gradient is 0, best is 0/0 and any step will do.
+            # If the gradient is 0, `best` is 0/0 and any step size is correct.
             sizes = torch.fmin(best, sizes)
         else:
             columns = torch.nn.functional.pad(mean.grad[..., None], (0, 7))
@@ -79,13 +79,13 @@ class NaturalGradient(torch.optim.Optimizer):
 def _positive_definite_step(
     precision: Tensor, gradient: Tensor, sizes: Float[Tensor, " B"]
 ) -> tuple[Tensor, Tensor | None, Float[Tensor, " B"]]:
-    """The new precision, its Cholesky factor (None for a diagonal), and the sizes of the steps that were taken."""
+    """The new precision, its Cholesky factor (None for a diagonal), and the step sizes used."""
     full, tril = precision.ndim == 3, None
     for _ in range(MAX_HALVINGS):
         new = precision - sizes.view(-1, *[1] * (precision.ndim - 1)) * gradient
         if full:
             tril, info = torch.linalg.cholesky_ex(new)
-            # What is no number will not become one by halves, and need not hold up the others.
+            # Halving does not repair NaN, so such problems must not delay the others.
             failed = (info != 0) & new.sum((-2, -1)).isfinite()
         else:
             failed = (new <= 0).any(-1)
@@ -123,7 +123,7 @@ def _log_scale_gradient(q: NaturalGaussian, batch: Batch) -> Float[Tensor, "B k"
 def root_of_inverse(precision: Tensor) -> Tensor:
     """Lower factor L of Λ⁻¹: with the rows and columns of Λ reversed, Λ = UUᵀ for an upper U, and L = U⁻ᵀ.
 
-    Of a diagonal Λ, standard deviations.
+    For a diagonal Λ [B,k], the standard deviations.
     """
     if precision.ndim == 2:
         return precision.rsqrt()

@@ -1,9 +1,9 @@
-"""What methods with noisy weights share: options, and ways to estimate the expected squared error.
+"""Shared by methods with noisy weights: options, and estimators of the expected squared error.
 
 For f = Φw with independent w_i = centre_i + spread_i e_i (e of mean 0 and variance 1), E‖y − f‖²/2 is
-½‖y − Φ centre‖² + ½ Σ_i φ_iᵀφ_i spread_i², whatever the law of e: `exact`. The others sample (Kingma, Salimans and
-Welling 2015, section 2): `per-minibatch` one set of weights a step, `per-point` one for each row, and `local` the
-function values themselves, N(Φ centre, Φ² spread²), which no other moments of e would change.
+½‖y − Φ centre‖² + ½ Σ_i φ_iᵀφ_i spread_i² for any distribution of e; `exact` computes this. The other estimators sample
+(Kingma, Salimans and Welling 2015, section 2): `per-minibatch` draws one set of weights per step, `per-point` one per
+row, and `local` draws the function values from N(Φ centre, Φ² spread²), which uses only the first two moments of e.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Estimator = Literal["exact", "local", "per-point", "per-minibatch"]
 class NoisyOptions(AdamOptions):
     """How the expected error is estimated.
 
-    `noise` A draws before the linear map, for each input (KSW's type A), B after it, for each output: with the one
-    output of these tasks both are the same q, and differ in their usual estimator only, `per-point` and `local`.
-    `exact` is the expectation in closed form, which a linear model has.
+    `noise` A adds noise before the linear map, to each input (KSW's type A); B adds it after, to each output. These
+    tasks have one output, so both give the same q and differ only in their default estimator: `per-point` for A,
+    `local` for B. `exact` is the expectation in closed form, which exists for a linear model.
     """
 
     noise: Literal["A", "B"] = "B"
@@ -65,10 +65,10 @@ class NoisyMethod(Method):
         batch: Batch,
         weights: Callable[[int], Tensor] | None = None,
     ) -> Float[Tensor, " B"]:
-        """−E_q[log p(y|w)] for w of these means and standard deviations, by the estimator that the options ask for.
+        """−E_q[log p(y|w)] for w with these means and standard deviations, by the estimator set in the options.
 
         Args:
-            weights: draws n of w for each problem, [B, n, k]; by default w = centre + spread·e with e ~ N(0, I).
+            weights: returns n draws of w for each problem, [B, n, k]; by default w = centre + spread·e, e ~ N(0, I).
         """
         estimator = self.options.chosen_estimator if self.training else "exact"
         if estimator == "exact":
@@ -93,8 +93,8 @@ class MaskedMethod(NoisyMethod):
         """n draws of ε for each problem."""
 
     def loss(self, q: Dropout, batch: Batch) -> Float[Tensor, " B"]:
-        """The quasi-KL is −E_q log N(w; 0, l⁻²I) minus the masks' entropy. Each mask counts, also where m_i = 0 lays
-        its two atoms on one another."""
+        """The quasi-KL is −E_q log N(w; 0, l⁻²I) minus the masks' entropy. Every mask's entropy counts, even if
+        m_i = 0 and its two atoms coincide."""
         m, p, l = q.m, q.retain_probability, self.options.l  # noqa: E741 -- the literature's letter
         nll = self.expected_nll(*bernoulli_moments(m, p), batch, lambda n: m[:, None] * self.masks(q, n))
         decay = 0.5 * l**2 * (p * (m * m)).sum(-1)
@@ -106,7 +106,7 @@ class MaskedMethod(NoisyMethod):
 
 
 def exact_nll(centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows) -> Float[Tensor, " B"]:
-    """In closed form: no noise but the minibatch's."""
+    """The closed form, whose only noise is that of the minibatch."""
     residual = rows.y - matvec(rows.Phi, centre)
     squares = rows.Phi.square().sum(-2)[:, : centre.shape[-1]]
     return rows.constant + 0.5 * ((residual * residual).sum(-1) + (squares * (spread * spread)).sum(-1))
@@ -115,9 +115,9 @@ def exact_nll(centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: 
 def local_nll(
     centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows, noise: Float[Tensor, "B n"]
 ) -> Float[Tensor, " B"]:
-    """The local reparameterisation: function values from their own normal distribution."""
+    """The local reparameterisation: function values drawn from their normal distribution."""
     variance = matvec(rows.Phi.square(), spread * spread)
-    # A row that no weight moves (one that fills up) has nothing to say of the spread.
+    # A padding row has variance 0, where the square root has no finite gradient.
     moved = variance > 0
     deviation = torch.where(moved, torch.where(moved, variance, 1.0).sqrt(), 0.0)
     residual = matvec(rows.Phi, centre) + deviation * noise - rows.y
@@ -125,7 +125,7 @@ def local_nll(
 
 
 def weights_nll(w: Float[Tensor, "B s k"], rows: Rows) -> Float[Tensor, " B"]:
-    """With one set of weights (s = 1), or one for each row (s = n)."""
+    """With one set of weights (s = 1), or one per row (s = n)."""
     if w.shape[1] == 1:
         return sampled_nll(w, rows)[:, 0]
     residual = (rows.Phi[..., : w.shape[-1]] * w).sum(-1) - rows.y

@@ -10,14 +10,14 @@ from fsvi_bench.methods.base import ExactLimit
 from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.methods.functional import FunctionalMethod
 
-#: Sets that see every weight, and a learning rate that falls to 0.
+#: With M ≥ k, A determines every weight; the learning rate decays to 0.
 _SEES_ALL = ExactLimit(
     {"M": 60, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 1500}, tolerance=0.01
 )
 
 
 class RandA(FunctionalMethod):
-    """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), A drawn anew at each step (Burt et al. 2020, eq. 6)."""
+    """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step (Burt et al. 2020, eq. 6)."""
 
     exact_limits = {"full": _SEES_ALL, "ffg": _SEES_ALL}
 

@@ -15,20 +15,20 @@ from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.methods.functional import FunctionalMethod, MeasurementOptions
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 
-#: With an A that sees every weight one whole step lands on the optimum, but for a factorised q's mean.
+#: If A determines every weight, one full step reaches the optimum, except for the mean of a factorised q.
 _WHOLE_STEPS = {"M": 60, "step_size": 1.0, "decay": 0.0, "averaging": 0.0}
 
 
 class RandANgd(FunctionalMethod):
-    """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
+    """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step.
 
-    The precision and the mean are averaged over the second half of the run, since single steps go on scattering with
-    their A. For a full covariance that comes within a tenth of a nat of the objective's optimum; a factorised q is
-    still on its way after 500 steps, its mean's direction blind to how features are correlated.
+    The precision and the mean are averaged over the second half of the run, since single iterates keep fluctuating
+    with A. For a full covariance the average comes within 0.1 nats of the objective's optimum. A factorised q has not
+    converged after 500 steps, because its mean's direction ignores the correlation of features.
     """
 
     class Options(MeasurementOptions):
-        """Step size ρ_t = step_size · (1 + t)^(−decay); always all training rows."""
+        """The step size is ρ_t = step_size · (1 + t)^(−decay); every step uses all training rows."""
 
         max_steps: PositiveInt = 500
         step_size: PositiveShare = 0.5
@@ -54,6 +54,6 @@ class RandANgd(FunctionalMethod):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         natural_step(self.q, self.optimizers(), batch, self.kl_weight)
         logged = bool(self.trainer.loggers) and self.is_logged(self.steps_done + 1)
-        # No step needs the objective's value; whether q is a number, its parameters tell.
+        # The step does not need the objective's value; divergence is detected from the parameters.
         numbers = self.q.mean.sum(-1) + self.q.precision.flatten(1).sum(-1)
         self.note(numbers, self.loss(self.q(), batch) if logged else None)

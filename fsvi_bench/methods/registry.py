@@ -1,4 +1,4 @@
-"""Methods by name: our own, those of installed packages (entry points), and `path/file.py:Class`."""
+"""Methods by name: built-in ones, those of installed packages (entry points), and `path/file.py:Class`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class MethodDefaults(BaseModel):
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method that can be run: its name, its class, and the hash of its code with all that it imports of this package.
+    """A method that can be run: its name, its class, and the hash of its code and what it imports of this package.
 
-    In another process a method of an installed package is found by its name. One that came from a file travels as the
-    file's text: another machine may not have the file, and an edit during a run must not mix two versions.
+    Other processes find a method of an installed package by its name. A method from a file is sent as the file's text:
+    another machine may not have the file, and an edit during a run must not mix two versions.
     """
 
     name: str
     cls: type[Method]
     defaults: MethodDefaults
     code_sha256: str
-    spec: str  #: what `load_method` was asked for
-    source: bytes | None = field(default=None, repr=False)  #: the file's text, of a method that came from a file
+    spec: str  #: the argument of `load_method`
+    source: bytes | None = field(default=None, repr=False)  #: the file's text, for a method from a file
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.source is None:
@@ -56,10 +56,10 @@ class MethodEntry:
         return _from_source, (self.spec, inspect.getfile(self.cls), self.source)
 
     def options(self, changes: Mapping[str, Any]) -> MethodOptions:
-        """Defaults with `changes` on top.
+        """The defaults updated by `changes`.
 
         Raises:
-            InputError: a name or value that the method does not take.
+            InputError: a name or value that the method does not accept.
         """
         return self.cls.checked_options({**self.defaults.options, **changes}, self.name)
 
@@ -70,7 +70,7 @@ def method_names() -> list[str]:
 
 
 def built_in_names() -> list[str]:
-    """Names of the methods of this package: each has a file `conf/methods/<name>.yaml` that names its class."""
+    """Names of the methods of this package, each of which has a file `conf/methods/<name>.yaml` with its class."""
     return sorted(path.stem for path in (resource_dir("conf") / "methods").glob("*.yaml"))
 
 
@@ -78,7 +78,7 @@ def load_method(spec: str) -> MethodEntry:
     """A method by name or as `path/file.py:Class`.
 
     Raises:
-        InputError: there is no such method, or it cannot be imported, or it is not a `Method`.
+        InputError: there is no such method, it cannot be imported, or it is not a `Method`.
     """
     if ".py:" in spec:
         return _from_file(spec)
@@ -88,7 +88,7 @@ def load_method(spec: str) -> MethodEntry:
 
 
 def load_installed(name: str) -> MethodEntry:
-    """A method by name alone: a name that comes from a record must not make anybody run a file.
+    """A method by name only, since a name read from a record must never execute a file.
 
     Raises:
         InputError: no installed method has that name, or it cannot be imported.
@@ -99,13 +99,13 @@ def load_installed(name: str) -> MethodEntry:
         cls = _entry_point(name).load()
     except Exception as error:
         raise InputError(
-            f"method '{name}' cannot be imported: {type(error).__name__}: {error}; mend its package"
+            f"method '{name}' cannot be imported: {type(error).__name__}: {error}; fix its package"
         ) from error
     return _entry(name, cls, name)
 
 
 def find_method(method: object) -> MethodEntry:
-    """A method by what `load_method` takes, or its class, which may have been defined anywhere.
+    """A method by its class, defined anywhere, or by what `load_method` accepts.
 
     Raises:
         InputError: as `load_method`.
@@ -120,12 +120,12 @@ def find_method(method: object) -> MethodEntry:
     for name in method_names():
         if _entry_point(name).value == place:
             return load_method(name)
-    # No record will name its code.
+    # No record will contain the hash of its code.
     return MethodEntry(cls.__name__, cls, _defaults(cls.__name__, cls), "", place)
 
 
 def _entry_point(name: str) -> EntryPoint:
-    """Where the class of an installed method is; a name of this package's is nobody else's."""
+    """The entry point of an installed method; names of this package's methods take precedence."""
     if name in built_in_names():
         return EntryPoint(name, str(_read_defaults(name).class_), ENTRY_POINT_GROUP)
     return entry_points(group=ENTRY_POINT_GROUP)[name]
@@ -163,7 +163,7 @@ def _read_source(spec: str, kind: str) -> tuple[str, bytes]:
 
 
 def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
-    """The method of a file with this text; `file` becomes the module's `__file__`, and need not exist here."""
+    """The method of a file with this text; `file` becomes the module's `__file__` and need not exist."""
     path, _, name = spec.rpartition(":")
     module = _import_source(path, file, source)
     if not hasattr(module, name):
@@ -174,45 +174,45 @@ def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
 
 
 def _import_source(path: str, file: str, source: bytes) -> ModuleType:
-    """Runs a text as a module, registered under a name of its content: without, its annotations could not resolve."""
+    """Executes a text as a module, registered under a name made from its content so that annotations resolve."""
     name = f"fsvi_bench_user_{hashlib.sha256(source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = file
     try:
-        # Tracebacks and `inspect` show this text, also where the file is missing.
+        # Tracebacks and `inspect` show this text even if the file is missing.
         linecache.cache[file] = (len(source), None, decode_source(source).splitlines(keepends=True), file)
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error
+        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; fix the file") from error
     return module
 
 
 def _require_method(cls: object, spec: str) -> type[Method]:
     if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise InputError(f"'{spec}' is no subclass of fsvi_bench.methods.base.Method; derive it from that")
+        raise InputError(f"'{spec}' is not a subclass of fsvi_bench.methods.base.Method; derive it from that class")
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(cls.__abstractmethods__))
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement {lacking}")
     if all(getattr(cls, name) is getattr(Method, name) for name in ("loss", "solve", "training_step")):
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement loss or solve")
     if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
-        raise InputError(f"'{spec}': its Options are not a fsvi_bench.methods.base.MethodOptions; derive them from it")
+        raise InputError(f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it")
     return cls
 
 
 def _entry(name: str, cls: object, spec: str, source: bytes | None = None) -> MethodEntry:
     cls = _require_method(cls, spec)
     text = Path(inspect.getfile(cls)).read_bytes() if source is None else source
-    # A text may have its base classes by a name of the public API's.
+    # A file may import its base classes from the public API instead of their own modules.
     modules = {base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")}
     return MethodEntry(name, cls, _defaults(name, cls), meaning_sha256(text, *sorted(modules)), spec, source)
 
 
 def _defaults(name: str, cls: type[Method]) -> MethodDefaults:
-    """Of this package's methods by their file; others have theirs in their `Options`."""
+    """Built-in methods have their defaults in a file, others in their `Options`."""
     if name in built_in_names():
         return _read_defaults(name)
     return MethodDefaults(title=name, summary=(inspect.getdoc(cls) or "no description").splitlines()[0])

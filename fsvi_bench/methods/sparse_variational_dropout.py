@@ -18,12 +18,12 @@ from fsvi_bench.posteriors.trainable import TrainableAdditive
 
 
 class SparseVariationalDropout(NoisyMethod):
-    """Adam on E_q[−log p(y|w)] + KL(q ‖ log-uniform) over q = N(θ, σ²), from the prior N(0, 1) of the task."""
+    """Adam on E_q[−log p(y|w)] + KL(q ‖ log-uniform) over q = N(θ, σ²), initialised at the task's prior N(0, 1)."""
 
     class Options(NoisyOptions):
-        """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold count as
-        pruned; they are counted, not removed: q keeps them, with means near 0. `prior: own` is log-uniform; under the
-        task's this is mean-field VI with other estimators."""
+        """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold are counted as
+        pruned but remain in q, with means near 0. `prior: own` is the log-uniform prior; with `prior: task` the method
+        is mean-field VI with other estimators."""
 
         kl: Literal["exact", "sigmoid"] = "exact"
         threshold: float = 3.0
@@ -42,7 +42,7 @@ class SparseVariationalDropout(NoisyMethod):
         return nll + (log_uniform_kl if self.options.kl == "exact" else molchanov_kl_of_u)(u).sum(-1)
 
     def details(self) -> Sequence[Mapping[str, float] | None]:
-        """`sparsity`: the share of weights above the threshold."""
+        """`sparsity`: the fraction of weights above the threshold."""
         q = self.posterior()
         log_alpha = 2 * (q.root.log() - q.mean.abs().log())
         pruned = (log_alpha > self.options.threshold).to(torch.float64)

@@ -14,10 +14,10 @@ from fsvi_bench.posteriors.dropout import SpikeSlabPosterior
 
 
 class SpikeAndSlab(Method):
-    """A maximum of the ELBO over independent spikes and slabs, by coordinate ascent to its end; nothing is sampled."""
+    """A local maximum of the ELBO over independent spikes and slabs, by coordinate ascent to convergence."""
 
     class Options(MethodOptions):
-        """The prior f δ₀ + (1−f) N(0, 1/l²) of each weight, the method's own: the task's would have no spikes."""
+        """Each weight has the method's own prior f δ₀ + (1−f) N(0, 1/l²), since the task's prior has no spikes."""
 
         f: Probability = 0.5
         l: PositiveFloat = 1.0  # noqa: E741 -- the literature's letter

@@ -19,10 +19,10 @@ class VariationalDropout(NoisyMethod):
     """Adam on E_q[−log p(y|w)] + kl_scale · KL(q ‖ prior) over q = N(θ, αθ²)."""
 
     class Options(NoisyOptions):
-        """One α for all weights or one each, started at `alpha`, kept at or below 1 as in the paper or free.
+        """One α for all weights or one per weight, initialised at `alpha`; at most 1 as in the paper, or free.
 
-        Cubic and lower bound are approximations of the KL for α ≤ 1 only: with free α they would fall without end.
-        `kl_scale` is 1, or the paper's 1/3 (its variant A2). `prior: own` is the paper's, log-uniform; `task` is
+        `cubic` and `lower-bound` approximate the KL for α ≤ 1 only; with free α they would decrease without bound.
+        `kl_scale` is 1, or the paper's 1/3 (its variant A2). `prior: own` is the paper's log-uniform prior; `task` is
         N(0, 1).
         """
 
@@ -39,11 +39,11 @@ class VariationalDropout(NoisyMethod):
                 raise ValueError(f"kl={self.kl} holds for alpha up to 1 only; choose kl=exact or free_alpha=false")
             if self.alpha > 1 and not self.free_alpha:
                 raise ValueError(
-                    f"alpha={self.alpha:g} is above 1; choose a smaller one, or free_alpha=true and kl=exact"
+                    f"alpha={self.alpha:g} is above 1; choose a smaller value, or free_alpha=true and kl=exact"
                 )
             if self.prior == "task" and self.kl != "exact":
                 raise ValueError(
-                    "kl=cubic and kl=lower-bound are of the log-uniform prior; choose kl=exact or prior=own"
+                    "kl=cubic and kl=lower-bound require the log-uniform prior; choose kl=exact or prior=own"
                 )
             return self
 
@@ -61,7 +61,7 @@ class VariationalDropout(NoisyMethod):
         return configured
 
     def loss(self, q: Multiplicative, batch: Batch) -> Float[Tensor, " B"]:
-        """No density integrates to one that is log-uniform, so its KL has a free constant: see `maths.log_uniform`."""
+        """The log-uniform prior is improper, so its KL is defined up to a constant: see `maths.log_uniform`."""
         options = self.options
         if options.prior == "task":
             kl = task_prior_kl(q)

@@ -1,4 +1,4 @@
-"""The ELBO in weight space, whose optimum is known: the member of the family that is nearest to the exact posterior."""
+"""The ELBO in weight space, whose optimum is known: the member of the family closest to the exact posterior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fsvi_bench.tasks.task import Task
 
 
 def nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
-    """The Gaussian of a family with the least KL(q ‖ exact)."""
+    """The Gaussian of a family with the smallest KL(q ‖ exact)."""
     if family == "full":
         return FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
     return FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
@@ -35,7 +35,7 @@ def weight_kl(q: Gaussian) -> Float[Tensor, " B"]:
 
 
 class WeightSpaceMethod(Method):
-    """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence."""
+    """The negative ELBO in weight space, which is KL(q ‖ P_D) minus the log evidence."""
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         return expected_nll(q, batch.rows) + weight_kl(q)

@@ -1,4 +1,4 @@
-"""Claims of papers: a statistic with its interval against a threshold that was fixed before the run."""
+"""Claims of papers: a statistic with its interval, compared with a threshold that was fixed before the run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scipy import stats
 from fsvi_bench.presenting.frames import Frames, formula, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
-TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
+TEST_TRAIN_RATIO = 1 / 9  #: for the standard 90/10 splits
 
 
 class Statistic(NamedTuple):
-    """An estimate with its 95% interval; one that is not random has all three equal."""
+    """An estimate with its 95% interval; for a value that is not random all three are equal."""
 
     value: float
     low: float
@@ -31,19 +31,19 @@ class Statistic(NamedTuple):
 
     @staticmethod
     def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
-        """Share of what is true, with the interval of Clopper and Pearson (1934)."""
+        """The proportion of true values, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
         return Statistic(found.statistic, *map(float, found.proportion_ci()))
 
     @staticmethod
     def of_mean(values: ArrayLike, test_train_ratio: float = 0.0, about: float = 0.0) -> Statistic:
-        """Mean of independent values with its t-interval, or over splits that share rows, with the corrected one.
+        """Mean of independent values with its t-interval, or for splits that share rows, with the corrected one.
 
         The corrected resampled t-interval is that of Nadeau and Bengio (2003).
 
-        Where some are infinite it is the limit in which these grow together: on which side of `about` they lie is
-        judged, and nothing of the others unless all lie on the same, and the interval is one infinity, the other, or
-        everything. NaN if a value is; without a spread to judge by (one value), an interval of everything.
+        If some values are infinite, the result is the limit in which these grow together. It depends only on the side
+        of `about` on which they are, and the finite values matter only if all values are on the same side. The interval
+        is then +∞, −∞, or unbounded. The result is NaN if a value is NaN, and a single value has an unbounded interval.
         """
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
@@ -68,24 +68,24 @@ class Statistic(NamedTuple):
 
 
 def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.DataFrame:
-    """Each group's mean, or geometric mean, with its t-interval, as columns `value`, `low` and `high`."""
+    """Each group's mean or geometric mean with its t-interval, in columns `value`, `low` and `high`."""
     found = [Statistic.of_mean(np.log(each) if geometric else each) for _, each in groups]
     frame = pd.DataFrame(found, index=groups.first().index)
     return frame.map(np.exp) if geometric else frame
 
 
-#: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
+#: The value of a statistic: one number, or one per repetition; or these by case, for a claim about all cases.
 Repetitions = float | Sequence[Any] | NDArray[Any]
 Values = Repetitions | Mapping[Any, Repetitions]
 
 
 class Place(BaseModel):
-    """Where in the frames a claim's statistic stands: one number, or repetitions, in these rows of a column.
+    """The location of a claim's statistic in the frames: one number, or repetitions, in selected rows of a column.
 
     Args:
-        column: or a formula of columns; three for an estimate and the ends of its interval.
-        where: column -> the value, or the values, that the rows have.
-        by: the columns that say which case a row is of; numbers are told with the column's name, as in `N 100`.
+        column: a column or a formula of columns; three of them for an estimate and the ends of its interval.
+        where: column -> the value, or values, by which rows are selected.
+        by: the columns that identify a row's case; numbers are shown with the column's name, as in `N 100`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,7 +95,7 @@ class Place(BaseModel):
     by: str | list[str] = []
 
     def of(self, frames: Frames) -> Values:
-        """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
+        """The values at this place. Raises KeyError if the frame, a column, or any row for `where` does not exist."""
         rows = select(frames[self.frame], self.where)
         columns = [self.column] if isinstance(self.column, str) else self.column
         values = pd.DataFrame({name: formula(rows, name) for name in columns})
@@ -103,25 +103,25 @@ class Place(BaseModel):
         if not names:
             return _repetitions(values)
         cases = values.groupby([rows[name] for name in names], sort=False)
-        return {", ".join(map(_told, names, case)): _repetitions(of_case) for case, of_case in cases}
+        return {", ".join(map(_label, names, case)): _repetitions(of_case) for case, of_case in cases}
 
 
 def _repetitions(values: pd.DataFrame) -> Repetitions:
     return Statistic(*values.iloc[0].tolist()) if values.shape[1] == 3 else values.iloc[:, 0].tolist()
 
 
-def _told(name: str, value: Any) -> str:
+def _label(name: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{name} {value:g}"
 
 
 class Claim(BaseModel):
-    """It holds if the whole interval of its statistic lies on the claimed side of the threshold.
+    """A claim, which holds if the whole interval of its statistic is on the claimed side of the threshold.
 
     Args:
-        interval: over repetitions: `t` of their mean, `splits` of a mean over splits that share rows, `proportion`
-            of what is true. Without it, a number that is not random.
-        geometric: the mean is the geometric one, and the interval that of the logarithms.
-        magnitude: the claim is about the size of what was found.
+        interval: over repetitions, `t` for the mean, `splits` for the mean over splits that share rows, or
+            `proportion` for the proportion of true values. Without it the statistic is a number that is not random.
+        geometric: use the geometric mean, and the interval of the logarithms.
+        magnitude: the claim is about the absolute value.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
@@ -134,25 +134,26 @@ class Claim(BaseModel):
     threshold: float = Field(allow_inf_nan=False)
 
     def judge(self, found: Values) -> Verdict:
-        """Of several cases the one furthest to the other side decides, and is named in the verdict's `statistic`.
+        """Judges the claim. Of several cases the least favourable decides; the verdict's `statistic` names it.
 
-        If each case's claim is wrongly accepted with probability 2.5%, so at most is "all of them" (Berger 1982).
+        If each case's claim is wrongly accepted with probability 2.5%, their conjunction is wrongly accepted with at
+        most this probability (Berger 1982).
 
         Raises:
-            ValueError: there is no case.
+            ValueError: there are no cases.
         """
         cases = found if isinstance(found, Mapping) else {"": found}
         if not cases:
-            raise ValueError(f"'{self.statistic}' has no case")
+            raise ValueError(f"'{self.statistic}' has no cases")
         judged = {name: self._statistic(values) for name, values in cases.items()}
         ranks = {name: self._rank(statistic) for name, statistic in judged.items()}
         decisive = min(ranks, key=lambda name: ranks[name])
         others = list(ranks.values()).count(ranks[decisive]) - 1
         case = f"{decisive} and {others} more" if others else f"{decisive}"
-        told = self.statistic if decisive == "" else f"{self.statistic} ({case})"
+        statistic = self.statistic if decisive == "" else f"{self.statistic} ({case})"
         low, high = judged[decisive].low, judged[decisive].high
         holds = low > self.threshold if self.side == "above" else high < self.threshold
-        return Verdict(**{**self.model_dump(), "statistic": told}, **judged[decisive]._asdict(), holds=bool(holds))
+        return Verdict(**{**self.model_dump(), "statistic": statistic}, **judged[decisive]._asdict(), holds=bool(holds))
 
     def _statistic(self, found: Repetitions) -> Statistic:
         if isinstance(found, Statistic):
@@ -172,14 +173,14 @@ class Claim(BaseModel):
         return Statistic.of_mean(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
-        """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""
+        """A key that is smaller the less favourable a case is; NaN is the smallest."""
         if np.isnan(case).any():
             return False, 0.0
         return True, case.low if self.side == "above" else -case.high
 
 
 class Verdict(Claim):
-    """A claim and what came out."""
+    """A claim and its result."""
 
     value: float
     low: float
@@ -188,7 +189,7 @@ class Verdict(Claim):
 
     @property
     def undecided(self) -> bool:
-        """It does not hold, but the threshold lies inside the interval."""
+        """Whether the claim does not hold but the threshold is inside the interval."""
         return not self.holds and self.low <= self.threshold <= self.high and self.low < self.high
 
     @property
@@ -197,7 +198,7 @@ class Verdict(Claim):
 
 
 class PlacedClaim(Claim):
-    """A claim, and where its statistic stands in the experiment's frames."""
+    """A claim, and the place of its statistic in the experiment's frames."""
 
     at: Place = Field(exclude=True)
 
@@ -206,9 +207,9 @@ def judge(claims: Sequence[PlacedClaim], frames: Frames) -> tuple[Verdict, ...]:
     """A verdict on every claim.
 
     Raises:
-        ValueError: two claims have one statistic, or a statistic is not what its claim is about.
-        KeyError: a claim names what no frame has.
+        ValueError: two claims have the same statistic, or a statistic has the wrong form for its claim.
+        KeyError: a claim names a frame or column that does not exist.
     """
     if len({claim.statistic for claim in claims}) < len(claims):
-        raise ValueError("two claims have one statistic")
+        raise ValueError("two claims have the same statistic")
     return tuple(claim.judge(claim.at.of(frames)) for claim in claims)

@@ -1,4 +1,4 @@
-"""Reproductions that are experiments of their own: settings and claims from YAML, a function that finds things out."""
+"""Reproductions as experiments: settings and claims from a YAML file, and a function that computes the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Outcome(BaseModel):
-    """What was written, and what stands in it. A claim that does not hold is a finding, not a failure."""
+    """The files written, and their content. A claim that does not hold is a finding, not a failure."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     name: str
@@ -51,28 +51,29 @@ class Outcome(BaseModel):
     tables: tuple[Table, ...] = ()
     claims: tuple[Verdict, ...] = ()
     records: Sequence[Record] = ()
-    missing: int = 0  #: planned cells without a record, which were not asked to be computed
+    missing: int = 0  #: planned cells without a record, which were not to be computed
 
 
 class File(Plain):
-    """`conf/reproductions/<name>.yaml`: both scales, claims with thresholds fixed before any run, what is shown."""
+    """`conf/reproductions/<name>.yaml`: settings of both scales, claims with thresholds fixed before any run, tables
+    and figure."""
 
     summary: str
     paper: dict[str, Any]
-    quick: dict[str, Any]  #: goes on top of `paper`
+    quick: dict[str, Any]  #: overrides `paper`
     claims: Sequence[PlacedClaim] = ()
     tables: tuple[TableSpec, ...] = ()
-    figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
+    figure: FigureSpec | str  #: or the name of a reproduction with the same figure
 
 
 @dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
-    """A published experiment that can be made again, at the paper's scale or for a quick look.
+    """A published experiment that can be reproduced, at the paper's scale or as a quick look.
 
     Args:
-        settings: the model that the YAML's `paper` and `quick` must fit. What asks for cells, by a `Request`, can be
-            shown as far as its folder goes, without computing anything.
-        takes_days: unless told so, or for a quick look, it computes nothing.
+        settings: the model of the YAML's `paper` and `quick`. A reproduction whose model is `Request` is made from the
+            cells of a run, and can show an unfinished run without computing anything.
+        takes_days: whether the paper's scale takes days; it is then computed only on request.
     """
 
     name: str
@@ -81,24 +82,24 @@ class Reproduction(ABC, Generic[Settings]):
 
     @property
     def shows_unfinished(self) -> bool:
-        """Whether it shows what its folder holds, without computing anything."""
+        """Whether it can show the records in its folder without computing anything."""
         return self.settings is Request
 
     @property
     def file(self) -> File:
-        """Raises InputError if it does not validate."""
+        """The YAML file. Raises InputError if it is not valid."""
         return read_file(self.name, File)
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """A one-line summary."""
         return self.file.summary
 
     def check(self, quick: bool, data_dir: Path | None) -> None:
-        """Makes sure of everything that is needed before anything is computed or written.
+        """Checks all requirements before anything is computed or written.
 
         Raises:
-            InputError: something is missing or does not validate.
+            InputError: something is missing or not valid.
         """
         settings = self._settings(quick)
         if isinstance(settings, Request):
@@ -107,17 +108,17 @@ class Reproduction(ABC, Generic[Settings]):
 
     @abstractmethod
     def make(self, workshop: Workshop) -> Outcome:
-        """Computes what the folder does not hold yet, and writes figure, table and numbers there.
+        """Computes what is missing in the folder, and writes figure, table and numbers there.
 
         Raises:
-            InputError: the folder holds something that does not belong there.
-            PartFailed: something could not be computed; what was finished is kept.
+            InputError: the folder contains an unexpected file.
+            PartFailed: a part could not be computed; finished parts are kept.
         """
 
     def _settings(self, quick: bool) -> Settings:
         file = self.file
         content = file.paper | (file.quick if quick else {})
-        return checked(self.settings, content, path_of(self.name), "mend the file")
+        return checked(self.settings, content, path_of(self.name), "fix the file")
 
 
 @dataclass(frozen=True)
@@ -125,17 +126,17 @@ class Experiment(Reproduction[Settings]):
     """A named experiment.
 
     Args:
-        settings: with a `Request`, the cells that it asks for are run, or found, first.
-        investigate: what it finds out, as tidy frames, of which the YAML's claims, tables and figure are made;
-            deterministic, with parts for whatever takes long.
-        page: a page of Markdown about all this, given the verdicts, and whether it is a quick look.
+        settings: for a `Request`, its cells are first run or found.
+        investigate: computes the results as tidy frames, from which the YAML's claims, tables and figure are made. It
+            is deterministic, and splits long computations into parts.
+        page: returns a Markdown page from the frames, the verdicts, and whether it is a quick look.
     """
 
     investigate: Callable[[Settings, Laboratory], Frames]
     page: Callable[[Frames, Sequence[Verdict], bool], str] | None = None
 
     def make(self, workshop: Workshop) -> Outcome:
-        """Of cells none of which has a task there is nothing to show."""
+        """As `Reproduction.make`. If no cell has a task, nothing is written."""
         settings = self._settings(workshop.quick)
         cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else NO_CELLS
         laboratory = Laboratory(self.name, workshop, cells)
@@ -152,7 +153,7 @@ class Experiment(Reproduction[Settings]):
         )
 
     def _show(self, settings: Settings, frames: Frames, workshop: Workshop) -> dict[str, Any]:
-        """Writes everything; what of it an outcome holds."""
+        """Writes all files; returns the fields of the outcome."""
         file, stem, verdicts = self.file, workshop.stem(self.name), self._judge(frames)
         with self._names_of_the_file(frames):
             tables = tuple(spec.of(frames) for spec in file.tables)
@@ -170,7 +171,7 @@ class Experiment(Reproduction[Settings]):
             texts[".csv"] = as_csv(tables)
         if self.page:
             texts[".md"] = self.page(frames, verdicts, workshop.quick)
-        # Before the figure, so that what was computed is there whatever becomes of the drawing.
+        # Written before the figure, so that results are kept if drawing fails.
         written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
         with self._names_of_the_file(frames):
             figure = figure_of(file.figure).of(frames)
@@ -180,25 +181,23 @@ class Experiment(Reproduction[Settings]):
         try:
             with self._names_of_the_file(frames):
                 return judge(self.file.claims, frames)
-        except (TypeError, ValueError) as error:  # of columns of words, too
-            raise InputError(
-                f"{path_of(self.name)}: {plain(str(error))}; name in the file's claims what the experiment finds"
-            ) from error
+        except (TypeError, ValueError) as error:  # also for columns of text
+            raise InputError(f"{path_of(self.name)}: {plain(str(error))}; fix the file's claims") from error
 
     @contextmanager
     def _names_of_the_file(self, frames: Frames) -> Iterator[None]:
-        """Around what looks up frames and columns by the names that the file has for them."""
+        """Turns a KeyError for a frame or column named in the file into an InputError."""
         try:
             yield
         except KeyError as error:
             if "no row has" in str(error):
-                raise InputError(f"{path_of(self.name)}: {error.args[0]}; mend its `where`") from error
-            # pandas puts the name in a sentence.
+                raise InputError(f"{path_of(self.name)}: {error.args[0]}; fix its `where`") from error
+            # pandas puts the name into a sentence.
             name = next(iter(re.findall("'(.+?)'", str(error))), str(error))
             known = ", ".join(f"{each} ({', '.join(map(str, frame))})" for each, frame in frames.items())
             raise InputError(
-                f"{path_of(self.name)} names '{name}', which is no frame or column of the experiment; "
-                f"frames (columns): {known or 'none'}"
+                f"{path_of(self.name)} names '{name}', expected a frame or column of the experiment; its frames "
+                f"(columns): {known or 'none'}"
             ) from error
 
 
@@ -207,22 +206,22 @@ def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def figure_of(figure: FigureSpec | str) -> FigureSpec:
-    """A file's figure, or that of the reproduction that it names."""
+    """A file's figure, or the figure of the reproduction that it names."""
     return figure_of(read_file(figure, File).figure) if isinstance(figure, str) else figure
 
 
 def write_texts(texts: Mapping[Path, str]) -> list[Path]:
-    """Writes files; where they are."""
+    """Writes files and returns their paths."""
     for path, text in texts.items():
         write_atomically(path, text.encode())
     return list(texts)
 
 
 def path_of(name: str) -> Path:
-    """Where a reproduction's file lies."""
+    """Path of a reproduction's file."""
     return resource_dir("conf") / "reproductions" / f"{name}.yaml"
 
 
 def read_file(name: str, model: type[Model]) -> Model:
-    """A reproduction's file. Raises InputError if it does not validate."""
-    return checked(model, read_yaml(path_of(name)), path_of(name), "mend the file")
+    """A reproduction's file. Raises InputError if it is not valid."""
+    return checked(model, read_yaml(path_of(name)), path_of(name), "fix the file")

@@ -1,4 +1,4 @@
-"""Pages of Markdown: a person's template, filled with an experiment's frames and verdicts."""
+"""Markdown pages: hand-written templates rendered with an experiment's frames and verdicts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jinja2 import StrictUndefined
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.tables import templates
 
-WIDTH = 118  #: of a paragraph that is filled
+WIDTH = 118  #: of a wrapped paragraph
 
 
 def render(template: Path, **values: Any) -> str:
-    """The page. Two filters beside Jinja's own: a frame as a `table`, and `fill` for a paragraph."""
+    """Renders a page. In addition to Jinja's filters, `table` formats a frame and `fill` wraps a paragraph."""
     environment = templates(template.parent, undefined=StrictUndefined)
     environment.filters |= {"table": _table, "fill": _fill}
     return environment.get_template(template.name).render(values)
@@ -27,5 +27,5 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def _fill(text: str) -> str:
-    """Lines filled anew: numbers have other lengths than their places in the template."""
+    """Wraps a paragraph again, since inserting numbers changes the lengths of its lines."""
     return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"

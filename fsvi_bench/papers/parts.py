@@ -1,4 +1,4 @@
-"""An experiment's parts: computed side by side, kept as JSON as they finish, found again by a second run."""
+"""An experiment's parts: computed in parallel, stored as JSON when finished, and reused by later runs."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from fsvi_bench.files import sha256_of_json, write_atomically
 from fsvi_bench.papers.places import Cells, Workshop
 from fsvi_bench.sources import reached
 
-#: What draws, tells and arranges, and computes no part.
-_DECIDES_NOTHING = (
+#: Modules that display and organise results, and do not affect any part's result.
+_WITHOUT_EFFECT = (
     "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment",
     "fsvi_bench.papers.parts", "fsvi_bench.presenting", "fsvi_bench.running",
 )  # fmt: skip
 
 
 class Plain(BaseModel):
-    """Plain data that JSON can hold, infinity included."""
+    """Plain data that can be stored as JSON, including infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 def _rising(values: Any) -> Any:
     if list(values) != sorted(set(values)):
-        raise ValueError("expected rising numbers")
+        raise ValueError("expected ascending numbers without duplicates")
     return values
 
 
-Rising = AfterValidator(_rising)  #: what a setting of several numbers may ask for
+Rising = AfterValidator(_rising)  #: for settings whose numbers must be ascending
 
 
-Row = dict[str, Any]  #: what a part returns: what was measured of one thing, by name
+Row = dict[str, Any]  #: a part's result: measured values by name
 Function = Callable[..., Row]
-Arguments = dict[str, Any]  #: numbers, words and `Plain` models, by name
+Arguments = dict[str, Any]  #: numbers, strings and `Plain` models, by name
 
 
 class PartFailed(Exception):
-    """A part could not be computed; the others are kept."""
+    """A part could not be computed; finished parts are kept."""
 
 
 class _Kept(Plain):
     """A part's file."""
 
-    argument: Arguments  #: for people: the file's name stands for it
+    argument: Arguments  #: for readers; the file's name identifies it
     result: dict[str, int | float | list[float | dict[str, str | int | float]]]
 
 
@@ -61,26 +61,26 @@ NO_CELLS = Cells()
 
 
 class Laboratory:
-    """One experiment's parts, in a folder, and what else it may use.
+    """The folder of one experiment's parts, and its resources.
 
-    A part is a call of a module's function that takes plain data and returns a `Row`, so that it can run in any process
-    and be found again: its name is a hash of the function, the arguments and the sources that decide the result.
+    A part is a call of a module's function that takes plain data and returns a `Row`, so it can run in any process and
+    be reused. Its file name is a hash of the function, the arguments, and the sources that determine the result.
     """
 
     def __init__(self, name: str, workshop: Workshop, cells: Cells = NO_CELLS) -> None:
         self.folder, self.workshop = workshop.root / "parts" / name, workshop
-        self.cells = cells  #: of the protocol that the settings ask for
-        self.note = workshop.progress.note  #: tells a person something, such as what stands in for missing data
+        self.cells = cells  #: of the protocol, if the settings are a `Request`
+        self.note = workshop.progress.note  #: shows a note to the user, such as what replaces missing data
         self.data_dir = workshop.resources.data_dir
-        self.device = workshop.resources.device  #: where networks are trained
+        self.device = workshop.resources.device  #: on which networks are trained
         self.computed = self.reused = 0
 
     def table(self, function: Function, grid: Mapping[str, Iterable[Any]], **shared: Any) -> pd.DataFrame:
-        """A row for each part: its place in the grid, whose last values vary fastest, and its result.
+        """One row per part, with its place in the grid (the last entry varies fastest) and its result.
 
         Raises:
-            PartFailed: a part raised something; all others are computed and kept first.
-            InputError: a file lies in the folder that is not a part, or a part's input is the user's mistake.
+            PartFailed: a part raised an exception; all other parts are computed and kept first.
+            InputError: the folder contains a file that is not a part, or a part's input is invalid.
         """
         places: list[Arguments] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         paths = [self._path(function, place | shared) for place in places]
@@ -94,12 +94,12 @@ class Laboratory:
                 kept = _Kept(argument=argument, result=outcome).model_dump_json() + "\n"
                 write_atomically(self._path(function, argument), kept.encode())
             else:
-                failures.append(f"{_words(argument)}: {' '.join(str(outcome).split())}")
+                failures.append(f"{_describe(argument)}: {' '.join(str(outcome).split())}")
                 progress.note(f"failed: {failures[-1]}")
-            progress.advance(function.__name__, _words(argument))
+            progress.advance(function.__name__, _describe(argument))
         if failures:
             raise PartFailed(f"{len(failures)} of {len(places)} parts failed; the first: {failures[0]}")
-        # What a second run will find, and nothing else.
+        # Read from the files, so that the first run returns exactly what later runs will.
         return pd.DataFrame(place | _read(path) for place, path in zip(places, paths, strict=True))
 
     def _path(self, function: Function, argument: Arguments) -> Path:
@@ -108,8 +108,8 @@ class Laboratory:
 
 
 def _attempt(function: Function, argument: Arguments) -> Row | str:
-    """A part's result, or what it raised, in words: an exception may not survive the way between processes, and an
-    executor takes a ValueError, such as NumPy's LinAlgError, for a bug, which would end the other parts too."""
+    """A part's result, or its exception as text. Some exceptions cannot be pickled, and an executor treats a
+    ValueError, such as NumPy's LinAlgError, as a bug and stops the other parts too."""
     try:
         return function(**argument)
     except (ValueError, ArithmeticError, MemoryError, RuntimeError) as error:
@@ -117,9 +117,9 @@ def _attempt(function: Function, argument: Arguments) -> Row | str:
 
 
 def _deciding(function: Callable[..., Any]) -> dict[str, str]:
-    """Hashes of the function's module and of all that it imports, by name; without what decides no number."""
-    module = inspect.getfile(inspect.unwrap(function))  # not that of a decorator
-    return reached((Path(module).read_bytes(),), _DECIDES_NOTHING)
+    """Hashes, by name, of the function's module and its imports, without `_WITHOUT_EFFECT`."""
+    module = inspect.getfile(inspect.unwrap(function))  # not a decorator's module
+    return reached((Path(module).read_bytes(),), _WITHOUT_EFFECT)
 
 
 def _read(path: Path) -> Row:
@@ -131,5 +131,5 @@ def _read(path: Path) -> Row:
         ) from error
 
 
-def _words(argument: Arguments) -> str:
+def _describe(argument: Arguments) -> str:
     return ", ".join(f"{name} {each}" for name, each in argument.items() if isinstance(each, str | int | float))[:80]

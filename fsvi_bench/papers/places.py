@@ -1,4 +1,4 @@
-"""Where a reproduction works, and a plan's cells there: which of them have a record, and which have yet to be run."""
+"""A reproduction's output folder, and a plan's cells there: those with a record, and those still missing."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fsvi_bench.running.store import Store
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where a reproduction works: its output folder, its scale, and what it may use."""
+    """A reproduction's output folder, scale and resources."""
 
     root: Path
     quick: bool
     resources: Resources
     progress: Progress
-    compute: bool = True  #: else only what the folder holds is shown
+    compute: bool = True  #: if False, only the folder's records are shown
 
     def stem(self, name: str) -> Path:
-        """Path of what is written, without a suffix; a quick look never takes the place of a result."""
+        """Path of the output files, without a suffix; a quick look never overwrites a result."""
         return self.root / (f"{name}-quick" if self.quick else name)
 
 
 class Place(NamedTuple):
-    """A planned cell, whose task need not be known; it reads like a record without scores."""
+    """A planned cell, whose task need not be known; it has the attributes of a record without scores."""
 
     dataset: str
     split: int
@@ -50,12 +50,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Cells:
-    """A plan's cells in its order."""
+    """A plan's cells, in the plan's order."""
 
     records: list[Record] = field(default_factory=list)
-    missing: list[Place] = field(default_factory=list)  #: those without a record
+    missing: list[Place] = field(default_factory=list)  #: cells without a record
     computed: int = 0
-    refused: int = 0  #: records that tell why there is no task
+    refused: int = 0  #: number of records that give a reason for a missing task
 
     @property
     def reused(self) -> int:
@@ -72,12 +72,12 @@ def places(plan: Plan) -> Iterator[Place]:
 
 
 def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
-    """Runs what the folder lacks of a plan, or shows what it holds; that takes no task, raw data or lock.
+    """Runs the missing cells of a plan, or only finds the records; finding needs no task, raw data or lock.
 
-    Where code or tasks changed between sittings, the latest plan of the folder says which record counts.
+    If code or tasks changed between runs, the folder's latest plan determines which records count.
 
     Raises:
-        InputError: nothing is to be computed, and the folder holds no record of the plan, or something that is none.
+        InputError: nothing is to be computed, and the folder contains no record of the plan, or an invalid one.
     """
     if workshop.compute:
         records, computed = run(plan, Store(workshop.root), workshop.resources, workshop.progress)
@@ -85,19 +85,19 @@ def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
     found = sort_records(plan, Store(workshop.root).records if holds_records(workshop.root) else [])
     if not found.records:
         raise InputError(
-            f"{workshop.root} holds no record of {name}; name the folder of the study's runs with --out, or let "
-            "--compute compute it"
+            f"{workshop.root} contains no record of {name}; name the folder of its runs with --out, or compute them "
+            "with --compute"
         )
     return found
 
 
 def holds_records(root: Path) -> bool:
-    """Whether a folder is a run's."""
+    """Whether a folder is a run's output folder."""
     return any((root / name).is_dir() for name in ("cells", "plans"))
 
 
 def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
-    """Those of the records that are of a plan's cells, and the cells that have none.
+    """The records of a plan's cells, and the cells without a record.
 
     Raises:
         InputError: a cell has two records, from two versions of the code or two tasks.
@@ -107,8 +107,8 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
         if by_place.setdefault(_key(record), record) is not record:
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             raise InputError(
-                f"the records hold {name} twice, from two versions of the code or sets of kernels; show their results "
-                "apart"
+                f"the records contain {name} twice, from different versions of the code or sets of CPU kernels; "
+                "show their results separately"
             )
     found = Cells()
     for place in places(plan):

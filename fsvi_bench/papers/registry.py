@@ -1,4 +1,4 @@
-"""The published figures and tables that can be made again, by name."""
+"""Reproductions of published figures and tables, by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_CELLS: tuple[Reproduction[Any], ...] = (
     Experiment("burt2020-fig4", Request, scores.compare_scores, takes_days=True),
     Study("burt2020-study", Request, takes_days=True),
 )
-#: Modules with `Settings`, `investigate` and perhaps a `page`.
+#: Modules with `Settings`, `investigate` and optionally a `page`.
 _MODULES: dict[str, ModuleType] = {
     "burt2020-roots": roots,
     "burt2020-shrinkage": shrinkage,
@@ -50,7 +50,7 @@ def find_reproduction(name: str) -> Reproduction[Any]:
     """A reproduction by name.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is no reproduction of that name.
     """
     if name not in REPRODUCTIONS:
         raise unknown_name("reproduction", name, REPRODUCTIONS)

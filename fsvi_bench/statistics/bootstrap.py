@@ -1,15 +1,15 @@
-"""Paired hierarchical bootstrap of mean ranks: how far would they move with other data sets, splits and seeds?
+"""Paired hierarchical bootstrap of mean ranks over data sets, splits and seeds.
 
-A resample draws data sets with replacement; for each drawn one, its splits, and for each drawn split, its seeds, again
-with replacement (Davison and Hinkley 1997, section 3.8). All methods get the same draws, so that what they share
-cancels. Within a drawn data set a method's score is the mean over drawn splits and seeds, Infinity if one of them is;
-methods are ranked there, and ranks averaged over the drawn data sets. The data set is the unit of the ranking: more
-splits or seeds narrow an interval only as far as they, and not the choice of data sets, were what made it wide.
+A resample draws data sets with replacement, then splits within each drawn data set, and seeds within each drawn split
+(Davison and Hinkley 1997, section 3.8). All methods get the same draws, so shared variation cancels. Within a drawn
+data set a method's score is the mean over drawn splits and seeds, Infinity if one of them is; methods are ranked there,
+and ranks are averaged over the drawn data sets. The data set is the unit of the ranking: more splits or seeds narrow an
+interval only as far as its width is due to them and not to the choice of data sets.
 
-What it is not: splits overlap, so that their share of the variance is understated; percentile intervals from few data
-sets are too narrow (from 8, nominal 95 % covered 86 to 93 % in simulations); and the ranks of methods that are equal in
-truth move more than intervals say (Xie, Singh and Zhang 2009, *Confidence intervals for population ranks in the
-presence of ties and near ties*, JASA 104). It is written by hand since `scipy.stats.bootstrap` draws single
+Limits: splits overlap, so their contribution to the variance is understated. Percentile intervals from few data sets
+are too narrow (with 8 data sets, nominal 95 % intervals covered 86 to 93 % in simulations). The ranks of methods that
+are truly equal vary more than intervals say (Xie, Singh and Zhang 2009, *Confidence intervals for population ranks in
+the presence of ties and near ties*, JASA 104). `scipy.stats.bootstrap` is not used because it draws single
 observations, not data sets with their splits and seeds.
 """
 
@@ -26,7 +26,7 @@ from scipy.stats import rankdata
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.ranks import dataset_ranks, refuse_minus_infinity
 
-BEYOND = 0.5 - 0.5 * 0.95  #: of the resamples, on either side of a 95 % interval
+BEYOND = 0.5 - 0.5 * 0.95  #: fraction of the resamples on either side of a 95 % interval
 
 
 class RankInterval(NamedTuple):
@@ -39,13 +39,13 @@ class RankInterval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BootstrapRanks:
-    """Mean ranks of M methods over data sets, and over R resamples of them. NaN is a method that is not ranked."""
+    """Mean ranks of M methods over data sets and over R resamples. NaN marks a method that is not ranked."""
 
     mean_rank: Float[np.ndarray, " M"]
     resampled: Float[np.ndarray, "R M"]
 
     def intervals(self) -> list[RankInterval | None]:
-        """One per method; None for a method that is not ranked."""
+        """One interval per method; None for a method that is not ranked."""
         ends = np.quantile(self.resampled, [BEYOND, 1 - BEYOND], axis=0)
         rows = np.column_stack([self.mean_rank, *ends]).tolist()
         return [None if np.isnan(row[0]) else RankInterval(*row) for row in rows]
@@ -54,20 +54,20 @@ class BootstrapRanks:
 def bootstrap_ranks(
     scores: Mapping[str, Float[np.ndarray, "M _ _"]], generator: np.random.Generator, n_resamples: int = 1000
 ) -> BootstrapRanks:
-    """Mean ranks by the mean over splits and seeds, and resamples of them.
+    """Mean ranks of the means over splits and seeds, with resamples.
 
-    The same generator state gives the same numbers, whatever the order of data sets (they are drawn by name) and of
-    methods (each is added up in the same way), and the draws do not depend on how many methods there are.
+    The same generator state gives the same numbers for any order of data sets (which are drawn by name) and of methods
+    (which are summed independently). The draws do not depend on the number of methods.
 
     Args:
-        scores: data set -> [methods, splits, seeds], lower is better; numbers of splits and seeds may differ from data
-            set to data set. NaN is missing: a method that lacks anything is not ranked, and the others are ranked
-            without it. A method without randomness has one score per split: repeat it along the seeds.
+        scores: data set -> [methods, splits, seeds], lower is better; numbers of splits and seeds may differ between
+            data sets. NaN is missing: a method with a missing score is not ranked, and the others are ranked without
+            it. A deterministic method has one score per split: repeat it along the seeds.
         generator: the only source of randomness.
         n_resamples: R.
 
     Raises:
-        InputError: no data sets or resamples, other shapes, or a score of −Infinity.
+        InputError: there are no data sets or no resamples, a shape is wrong, or a score is −Infinity.
     """
     tables = _validated(scores, n_resamples)
     mean_rank = dataset_ranks(np.stack([table.mean((1, 2)) for table in tables.values()], 1)).mean(1)
@@ -86,10 +86,10 @@ def bootstrap_ranks(
 def bootstrap_run_ranks(
     ranks: Mapping[str, Float[np.ndarray, "M _"]], generator: np.random.Generator, n_resamples: int = 1000
 ) -> BootstrapRanks:
-    """Mean ranks over data sets of the means over runs, where methods were ranked within each run; and resamples.
+    """Mean ranks over data sets of the means over runs, for methods ranked within each run, with resamples.
 
-    Ranks stay those within the runs: a resample draws data sets, then runs in each, and only weighs them anew, the same
-    for all methods. The draws are those of data sets by name.
+    Ranks within runs are not recomputed: a resample draws data sets, then runs in each, and changes only the weights of
+    the runs, in the same way for all methods. Data sets are drawn by name.
 
     Args:
         ranks: data set -> [methods, runs].
@@ -112,18 +112,18 @@ def _resampled(
     n_resamples: int,
     ranks: Callable[[str, int], Float[np.ndarray, "n M"]],
 ) -> Float[np.ndarray, "R M"]:
-    """Mean ranks in each resample of the data sets; `ranks` draws within one of them, so many times."""
+    """Mean ranks in each resample of the data sets; `ranks(name, n)` draws n times within one data set."""
     drawn = generator.integers(len(names), size=(n_resamples, len(names)))
     resamples = [np.nonzero(drawn == d)[0] for d in range(len(names))]
     found = [ranks(name, len(own)) for name, own in zip(names, resamples, strict=True)]
     totals = np.zeros((n_resamples, found[0].shape[1]))
-    # Ranks are multiples of a half: their sums are exact in any order.
+    # Ranks are multiples of ½, so their sums are exact in any order.
     np.add.at(totals, np.concatenate(resamples), np.concatenate(found))
     return totals / len(names)
 
 
 def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> dict[str, np.ndarray]:
-    """The tables by name."""
+    """The tables in order of their names."""
     if not scores or n_resamples < 1:
         raise InputError(f"got {len(scores)} data sets and {n_resamples} resamples, expected at least one of each")
     for name, table in scores.items():
@@ -137,7 +137,7 @@ def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: in
 
 
 def draw_counts(generator: np.random.Generator, n: int, splits: int, seeds: int) -> Int[np.ndarray, "n cells"]:
-    """How often each split and seed is drawn (`cells` = splits · seeds), in each of n resamples of one data set."""
+    """The number of draws of each split and seed (`cells` = splits · seeds) in n resamples of one data set."""
     split = generator.integers(splits, size=(n, splits, 1))
     seed = generator.integers(seeds, size=(n, splits, seeds))
     counts = np.zeros((n, splits, seeds), dtype=int)
@@ -150,7 +150,7 @@ def _weighted_sums(
 ) -> Float[np.ndarray, "n M"]:
     """counts @ scores, where 0 · ∞ = 0.
 
-    Not by BLAS, which rounds alike columns differently in different places: methods that tie would not.
+    BLAS is not used: it may round equal columns differently, so that equal methods would not tie.
     """
     sums = np.zeros((len(counts), scores.shape[1]))
     with np.errstate(invalid="ignore"):
@@ -160,12 +160,13 @@ def _weighted_sums(
 
 
 def separated(bootstrap: BootstrapRanks, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
-    """[a, b]: a is separated from b, and better.
+    """[a, b]: whether a is better than b and separated from it.
 
-    Its mean rank is lower, and the percentile interval of the difference in mean rank lies below 0: no more than
-    `BEYOND` of the resamples have a not below b. That is pair by pair, without a correction for
-    their number: of ten methods that are equal in truth on five data sets some pair nearly always is. So mean ranks
-    must be `least` apart as well (`ranks.critical_difference`). What is not ranked is separated from nothing.
+    This requires that a's mean rank is lower and that the percentile interval of the difference in mean rank is below
+    0: in at most a fraction `BEYOND` of the resamples a is not below b. Each pair is considered separately, without
+    correction for multiple comparisons: among ten truly equal methods on five data sets, some pair nearly always
+    satisfies it. Therefore mean ranks must also differ by at least `least` (`ranks.critical_difference`). Methods that
+    are not ranked are not separated from any other.
     """
     X = np.ascontiguousarray(bootstrap.resampled.T)
     allowed = BEYOND * X.shape[1] + 1e-9
@@ -175,11 +176,12 @@ def separated(bootstrap: BootstrapRanks, least: float = 0.0) -> Bool[np.ndarray,
 
 
 def tie_groups(bootstrap: BootstrapRanks, least: float = 0.0) -> list[int | None]:
-    """Groups of methods, 1 the leading one; None for a method that is not ranked.
+    """Groups of methods, where 1 is the leading group; None for a method that is not ranked.
 
-    A method from which no better one is separated is in group 1; else it is in the group after the last one that
-    holds a better method separated from it. So no two methods of a group are separated, and each method outside the
-    leading group is separated from some method of the group before its own. Methods of different groups need not be.
+    A method is in group 1 if no better method is separated from it. Otherwise it is in the group after the last group
+    that contains a better method separated from it. So no two methods of a group are separated, and each method outside
+    the leading group is separated from some method of the preceding group. Methods of different groups need not be
+    separated.
     """
     better = separated(bootstrap, least)
     groups = np.zeros(len(better), dtype=int)

@@ -1,14 +1,15 @@
-"""Methods over several data sets: ranks, the headline of a table whose scores have no common unit, and Wilcoxon's
-signed-rank test, exact, of two methods, as Demšar recommends for classifiers.
+"""Comparison of methods over several data sets: ranks, for scores without a common unit, and Wilcoxon's exact
+signed-rank test of two methods, as Demšar recommends for classifiers.
 
-Demšar (2006, *Statistical comparisons of classifiers over multiple data sets*, JMLR 7, section 3.1.3): rank the sizes
-of the differences, average ranks in case of ties, split the ranks of zeros evenly between the two sums. Given the
-sizes, under the null hypothesis each difference's sign is a fair coin: that is the rank sum's distribution here, ties
-and zeros included. `scipy.stats.wilcoxon` has no exact distribution with ties but by going through all 2^n signs, which
-ends at some 20 data sets; adding up coin flips has no such end. With zeros ranked this is Pratt's (1959) test. With few
-data sets little can be shown: of 5 the least two-sided p-value is 1/16, of 6 it is 1/32.
+Demšar (2006, *Statistical comparisons of classifiers over multiple data sets*, JMLR 7, section 3.1.3) ranks the
+absolute differences, averages ranks of ties, and splits the ranks of zeros evenly between the two sums. Given the
+absolute differences, each sign is a fair coin flip under the null hypothesis; this defines the distribution of the rank
+sum, including ties and zeros. With ties, `scipy.stats.wilcoxon` computes the exact distribution only by enumerating all
+2^n signs, which is feasible up to about 20 data sets; the convolution used here has no such limit. With zeros ranked
+this is Pratt's (1959) test. With few data sets the test has little power: the smallest two-sided p-value is 1/16 for 5
+data sets and 1/32 for 6.
 
-Scores are the better the lower; +Infinity is the worst, and NaN is missing.
+Lower scores are better; +Infinity is the worst, and NaN is missing.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from fsvi_bench.statistics.resampled_t import one_row, paired_differences
 
 
 def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
-    """Ranks from 1 (lowest score) within each data set; ties share the mean of their ranks, and Infinities tie, last.
+    """Ranks from 1 (lowest score) within each data set; ties share their mean rank, and Infinities tie for last place.
 
-    A method that misses a data set is not ranked anywhere (its row is NaN), and the others are ranked as if it were not
-    there: what it lacks is not averaged away, and an incomplete entry does not move anyone's rank.
+    A method without a score on some data set is not ranked at all (its row is NaN), and the others are ranked without
+    it. So missing scores are not averaged away, and an incomplete entry does not affect other ranks.
 
     Args:
         scores: [methods, data sets], lower is better, NaN is missing.
 
     Raises:
-        InputError: not such a table.
+        InputError: `scores` is not such a table.
     """
     table = score_table(scores)
     incomplete = np.isnan(table).any(1, keepdims=True)
@@ -43,9 +44,9 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
 
 
 def tied_ranks(scores: Float[np.ndarray, " M"], tie: float) -> Float[np.ndarray, " M"]:
-    """Ranks from 1, lowest score first; a tie group holds what lies at most `tie` above its smallest score.
+    """Ranks from 1, lowest score first; scores at most `tie` above the smallest score of a group tie with it.
 
-    A group shares the mean of its ranks. No chain of near scores joins far ones.
+    A group shares its mean rank. Chains of close scores do not join distant ones.
     """
     order = np.argsort(scores, kind="stable")
     ranks = np.empty(len(scores))
@@ -59,10 +60,10 @@ def tied_ranks(scores: Float[np.ndarray, " M"], tie: float) -> Float[np.ndarray,
 
 
 def critical_difference(methods: int, datasets: int) -> float:
-    """How far two of the methods' mean ranks must be apart for Nemenyi's test to separate them (Demšar 2006, §3.2.2).
+    """The smallest difference of mean ranks at which Nemenyi's test separates two methods (Demšar 2006, §3.2.2).
 
-    q √(k(k+1)/(6N)), q the quantile of the studentized range over √2: with probability 95 % no pair at all of k
-    methods that are equal in truth is that far apart on N data sets.
+    It is q √(k(k+1)/(6N)) with q the quantile of the studentized range divided by √2. With probability 95 %, no pair of
+    k truly equal methods differs that much on N data sets.
     """
     if methods < 2:
         return 0.0
@@ -71,48 +72,48 @@ def critical_difference(methods: int, datasets: int) -> float:
 
 
 class Comparison(NamedTuple):
-    """A method beside the reference; no p-values where either lacks a data set."""
+    """A method compared with the reference; p-values are None if either has a missing score."""
 
-    better: int  #: data sets on which its score is lower than the reference's
+    better: int  #: number of data sets on which its score is lower than the reference's
     worse: int
     tied: int
     p_value: float | None
-    adjusted: float | None  #: Holm's, over all methods that are compared
+    adjusted: float | None  #: Holm-adjusted, over all methods compared
 
 
 def signed_rank_test(differences: ArrayLike) -> float:
-    """Two-sided p-value of Wilcoxon's signed-rank test. Infinite differences have the largest sizes, tied; all zero
-    gives 1.
+    """Two-sided p-value of Wilcoxon's signed-rank test. Infinite differences tie for the largest rank; p is 1 if all
+    differences are 0.
 
     Raises:
-        InputError: NaN, or nothing.
+        InputError: a difference is NaN, or there are none.
     """
     d = one_row("differences", differences)
     doubled = np.rint(2 * rankdata(np.abs(d))).astype(int)  # mid-ranks are halves
     least = min(doubled[d > 0].sum(), doubled[d < 0].sum())
-    # Probabilities of the sums 0, 1, ... of ranks, each taken with probability ½.
+    # Probabilities of the rank sums 0, 1, ..., where each rank is included with probability ½.
     distribution = np.zeros(doubled[d != 0].sum() + 1)
     distribution[0] = 1.0
     for rank in doubled[d != 0]:
-        distribution = 0.5 * (distribution + np.roll(distribution, rank))  # what is rolled over the end is 0
+        distribution = 0.5 * (distribution + np.roll(distribution, rank))  # entries rolled over the end are 0
     return min(1.0, 2 * float(distribution[: least + 1].sum()))
 
 
 def wilcoxon_over_datasets(scores: ArrayLike, reference: int) -> list[Comparison]:
-    """Every method against a reference over data sets, Holm-corrected; the reference itself has no p-values.
+    """Compares every method with a reference over data sets, Holm-corrected; the reference itself has no p-values.
 
     Args:
         scores: [methods, data sets], lower is better; Infinity is worse than any number and ties with itself; NaN is
-            missing: such a method is counted where it can be, and not tested.
-        reference: place of the method that the others are compared with. If it was picked as the best of these very
-            scores, p-values are too small: say so beside them.
+            missing: such a method is counted on the data sets that it has, and not tested.
+        reference: row of the reference method. If it was chosen as the best by these scores, p-values are too small;
+            report this with them.
 
     Raises:
-        InputError: no such table or place.
+        InputError: `scores` is not such a table, or it has no such row.
     """
     table = score_table(scores)
     if not 0 <= reference < len(table):
-        raise InputError(f"reference is {reference}, expected the place of one of {len(table)} methods, from 0")
+        raise InputError(f"reference is {reference}, expected the row of one of {len(table)} methods, counted from 0")
     differences = paired_differences(table, table[reference])
     complete = ~np.isnan(differences).any(1)
     complete[reference] = False
@@ -126,17 +127,17 @@ def wilcoxon_over_datasets(scores: ArrayLike, reference: int) -> list[Comparison
 
 
 def holm(p_values: ArrayLike) -> Float[np.ndarray, " m"]:
-    """Adjusted p-values of m tests, in their order: those at most α are rejected at family-wise error rate α.
+    """Adjusted p-values of m tests in the given order; a test is rejected at family-wise error rate α if its is ≤ α.
 
     The i-th smallest becomes max over j ≤ i of (m − j + 1) p_(j), at most 1 (Holm 1979, *A simple sequentially
     rejective multiple test procedure*, Scand. J. Statist. 6). The tests may depend on each other in any way.
 
     Raises:
-        InputError: a value out of [0, 1], or NaN.
+        InputError: a value is outside [0, 1] or NaN.
     """
     p = one_row("p_values", p_values)
     if p.min() < 0 or p.max() > 1:
-        raise InputError(f"p_values go from {p.min():g} to {p.max():g}, expected numbers in [0, 1]")
+        raise InputError(f"p_values run from {p.min():g} to {p.max():g}, expected numbers in [0, 1]; correct them")
     order = np.argsort(p)
     stepwise = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     return np.minimum(stepwise, 1.0)[np.argsort(order)]
@@ -146,16 +147,16 @@ def score_table(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
     """Scores of M methods on D data sets.
 
     Raises:
-        InputError: no such table, or a score of −Infinity, which no score of ours can be.
+        InputError: `scores` is not such a table, or a score is −Infinity, which no valid score can be.
     """
     table = np.asarray(scores, dtype=float)
     if table.ndim != 2 or not table.shape[1]:
-        raise InputError(f"scores have shape {list(table.shape)}, expected [methods, data sets]")
+        raise InputError(f"scores have shape {list(table.shape)}, expected [methods, data sets]; reshape them")
     refuse_minus_infinity(table)
     return table
 
 
 def refuse_minus_infinity(scores: Float[np.ndarray, "*B"]) -> None:
-    """Means of +Infinity and −Infinity are nothing; lower is better, so −Infinity is a score with the wrong sign."""
+    """Rejects −Infinity: lower is better, so it has the wrong sign, and its mean with +Infinity is undefined."""
     if np.isneginf(scores).any():
-        raise InputError("a score is -Infinity, expected a finite number or Infinity (lower is better): mind its sign")
+        raise InputError("a score is -Infinity, expected a number or Infinity (lower is better); correct its sign")

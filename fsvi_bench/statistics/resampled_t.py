@@ -1,11 +1,11 @@
-"""Means over overlapping splits: the corrected resampled t interval and paired test.
+"""The corrected resampled t interval and paired test, for means over overlapping splits.
 
-Scores are the better the lower; +Infinity is the worst, and NaN is missing.
+Lower scores are better; +Infinity is the worst, and NaN is missing.
 
-Random splits of one data set share rows, so that their scores correlate and s²/J understates the variance of their
-mean. Nadeau and Bengio (2003, *Inference for the generalization error*, Machine Learning 52, section 3.1) take the
-correlation to be n_test/(n_train + n_test) and get s²(1/J + n_test/n_train): wide enough in their and in Bouckaert and
-Frank's (2004) experiments, though no unbiased estimate exists.
+Random splits of one data set share rows, so their scores are correlated and s²/J understates the variance of their
+mean. Nadeau and Bengio (2003, *Inference for the generalization error*, Machine Learning 52, section 3.1) assume the
+correlation n_test/(n_train + n_test), which gives s²(1/J + n_test/n_train). No unbiased estimate exists, but this one
+was wide enough in their experiments and in those of Bouckaert and Frank (2004).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fsvi_bench.errors import InputError
 
 
 def one_row(name: str, values: ArrayLike) -> Float[np.ndarray, " J"]:
-    """At least one number, none missing.
+    """The values as a one-dimensional array.
 
     Raises:
-        InputError: otherwise.
+        InputError: the values are not one row of at least one number, or contain NaN.
     """
     row = np.asarray(values, dtype=float)
     if row.ndim != 1 or not row.size:
-        raise InputError(f"{name} has shape {list(row.shape)}, expected one row of at least one number")
+        raise InputError(f"{name} has shape {list(row.shape)}, expected one row of at least one number; reshape it")
     if np.isnan(row).any():
-        raise InputError(f"{name} holds NaN at place {np.isnan(row).argmax()}; leave out what is missing")
+        raise InputError(f"{name} holds NaN at index {np.isnan(row).argmax()}, expected numbers; omit missing values")
     return row
 
 
 class Interval(NamedTuple):
-    """A mean with the ends of its interval; None where there is none (one split only, or an infinite mean)."""
+    """A mean with the ends of its interval, which are None for a single split or an infinite mean."""
 
     mean: float
     low: float | None
@@ -45,22 +45,22 @@ class Interval(NamedTuple):
 
 
 def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float = 0.95) -> Interval:
-    """t interval of the mean of J splits' scores, J − 1 degrees of freedom.
+    """t interval of the mean of J splits' scores, with J − 1 degrees of freedom.
 
     Args:
         values: J scores, one per split (average a split's seeds first).
         test_train_ratio: n_test/n_train of a split, 1/9 for 90/10 splits; 0 gives the usual interval.
-        level: its nominal coverage.
+        level: nominal coverage.
 
     Raises:
-        InputError: NaN, both infinities at once, or a ratio or level out of range.
+        InputError: a value is NaN, both infinities occur, or the ratio or level is out of range.
     """
     row = one_row("values", values)
     _require(test_train_ratio, level)
     with np.errstate(invalid="ignore"):
         mean = float(row.mean())
     if math.isnan(mean):
-        raise InputError("values hold Infinity and -Infinity, whose mean is not a number; leave one of them out")
+        raise InputError("values hold Infinity and -Infinity, whose mean is not a number; remove one of the two")
     if len(row) == 1 or math.isinf(mean):
         return Interval(mean, None, None)
     half = float(half_width(row, test_train_ratio, level))
@@ -70,16 +70,16 @@ def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float 
 def half_width(
     rows: Float[np.ndarray, "*B J"], test_train_ratio: float, level: float = 0.95
 ) -> Float[np.ndarray, "*B"]:
-    """Of `corrected_interval`, for many means of J > 1 finite scores each."""
+    """The half-width of `corrected_interval`, for many means of J > 1 finite scores each."""
     return np.asarray(_quantile(level, rows.shape[-1] - 1) * _standard_error(rows, test_train_ratio))
 
 
 def corrected_paired_test(a: ArrayLike, b: ArrayLike, test_train_ratio: float) -> float:
-    """Two-sided p-value of the corrected resampled paired t test: do the means over splits of a and b differ?
+    """Two-sided p-value of the corrected resampled paired t test of whether the means of a and b over splits differ.
 
-    Splits on which both are infinite (alike) are ties. Where one is infinite, the test is the limit in which these
-    differences grow together: they count as ±1 and the finite ones as 0. So p is 0 if a is infinite on all splits and b
-    on none, and 0.58 if on one of 20 (ratio 1/9). Equal scores, and a single split, are no evidence: p is 1.
+    Splits on which both are the same infinity are ties. If some differences are infinite, the test is the limit in
+    which these grow together: they count as ±1 and the finite ones as 0. So p is 0 if a is infinite on all splits and b
+    on none, and 0.58 if a is infinite on one of 20 splits (ratio 1/9). p is 1 for equal scores or a single split.
 
     Args:
         a: J scores, one per split.
@@ -87,12 +87,12 @@ def corrected_paired_test(a: ArrayLike, b: ArrayLike, test_train_ratio: float) -
         test_train_ratio: n_test/n_train of a split.
 
     Raises:
-        InputError: unequal lengths, NaN, or a negative ratio.
+        InputError: the lengths differ, a score is NaN, or the ratio is negative.
     """
     row_a, row_b = one_row("a", a), one_row("b", b)
     _require(test_train_ratio)
     if len(row_a) != len(row_b):
-        raise InputError(f"a has {len(row_a)} splits and b {len(row_b)}; a paired test needs the same ones of both")
+        raise InputError(f"a has {len(row_a)} splits and b has {len(row_b)}, expected the same splits of both")
     differences = paired_differences(row_a, row_b)
     if np.isinf(differences).any():
         differences = np.where(np.isinf(differences), np.sign(differences), 0.0)
@@ -105,9 +105,10 @@ def corrected_paired_test(a: ArrayLike, b: ArrayLike, test_train_ratio: float) -
 
 
 def least_p_value(differences: ArrayLike) -> float:
-    """2^(1 − J) of J differences other than 0: the least that their signs could give, two-sided.
+    """2^(1 − J) for J non-zero differences, the smallest two-sided p-value of a sign test.
 
-    A t test is as sure as two splits are alike; signs never are. So no test of few splits is taken to say more.
+    With few splits a t test can give any p-value, however small, if the differences happen to be similar. This is used
+    as a lower limit.
     """
     return min(1.0, 2.0 ** (1 - np.count_nonzero(one_row("differences", differences))))
 
@@ -120,18 +121,18 @@ def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, " ..."])
 
 @cache
 def _quantile(level: float, degrees: int) -> float:
-    """What |t| exceeds with probability 1 − level."""
+    """The value that |t| exceeds with probability 1 − level."""
     return float(student_t.interval(level, degrees)[1])
 
 
 def _standard_error(rows: Float[np.ndarray, "*B J"], ratio: float) -> Float[np.ndarray, "*B"]:
-    # Equal numbers have no spread; their rounded mean would give them one of 1e-17.
+    # Equal values have a standard error of 0, which rounding of their mean would make about 1e-17.
     equal = (rows == rows[..., :1]).all(-1)
     return np.where(equal, 0.0, rows.std(axis=-1, ddof=1) * math.sqrt(1 / rows.shape[-1] + ratio))
 
 
 def _require(ratio: float, level: float = 0.5) -> None:
     if not 0 <= ratio < math.inf:
-        raise InputError(f"n_test/n_train is {ratio:g}, expected a number from 0; 90/10 splits have 1/9")
+        raise InputError(f"n_test/n_train is {ratio:g}, expected 0 or more; give 1/9 for 90/10 splits")
     if not 0 < level < 1:
-        raise InputError(f"level is {level:g}, expected a number between 0 and 1, such as 0.95")
+        raise InputError(f"level is {level:g}, expected a number between 0 and 1; give 0.95 for example")

@@ -177,7 +177,7 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     for what, values in (("input", raw.X), ("target", raw.y)):
         mean, std = standardisation(values[rows])
         # The difference of means is measured in standard deviations, since a mean may be 0.
-        apart = np.abs(task.tensors[f"{what}_mean"].numpy() - mean) / std
-        if not (apart.max() < 1e-9 and np.allclose(task.tensors[f"{what}_std"], std, rtol=1e-9, atol=0)):
+        difference = np.abs(task.tensors[f"{what}_mean"].numpy() - mean) / std
+        if not (difference.max() < 1e-9 and np.allclose(task.tensors[f"{what}_std"], std, rtol=1e-9, atol=0)):
             found.append(f"its {what}s are not standardised by its training rows")
     return found

@@ -86,7 +86,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         """
         Z, *raw = self.raw
         lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
-        with np.errstate(all="ignore"):  # on overflow the bound is not finite, which the evaluation raises itself
+        with np.errstate(all="ignore"):  # on overflow the bound is not finite, and the evaluation raises an error
             bound, by_Z, by_lengthscales, *by_others = self._evaluate(
                 Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
             )
@@ -96,7 +96,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
 
 
-TOO_FAR = 1e100  #: nats, returned if the bound cannot be computed
+INFEASIBLE = 1e100  #: nats, returned if the bound cannot be computed
 
 
 def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
@@ -105,7 +105,7 @@ def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
     try:
         value, gradient = bound.value_and_gradient()
     except (NotPositiveDefiniteError, ValueError):  # the step was too long; the line search backtracks
-        return TOO_FAR, np.zeros_like(vector)
+        return INFEASIBLE, np.zeros_like(vector)
     return -value, -gradient
 
 

@@ -1,4 +1,4 @@
-"""For a Lightning Trainer of the user's own: how close a method has come to the exact posterior so far."""
+"""A callback for the user's own Lightning Trainer: how close a method is to the exact posterior during training."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fsvi_bench.tasks.task import Task
 
 
 class Scores(pl.Callback):
-    """Logs `kl`, KL(q ‖ P_D), and `nlpd` of the current posterior at the start, every so many steps and at the end.
+    """Logs `kl`, KL(q ‖ P_D), and `nlpd` of the current posterior at the start, at regular steps and at the end.
 
-    Of several problems these are means, and `kl/0`, `nlpd/0`, `kl/1`, ... are each problem's own. They go to the
-    Trainer's loggers by the number of steps done, and to `trainer.callback_metrics`, where
-    `ModelCheckpoint(monitor="kl")` finds them. Scoring is done on the CPU, wherever the method trains, and draws
-    nothing, so training is not changed. The KL of dropout is infinite; a diverged problem has NaN for its scores.
+    With several problems these are means over problems, and `kl/0`, `nlpd/0`, `kl/1`, ... are the scores of each. They
+    are logged to the Trainer's loggers by the number of steps done, and to `trainer.callback_metrics`, where
+    `ModelCheckpoint(monitor="kl")` finds them. Scoring runs on the CPU and draws no random numbers, so training is not
+    affected. The KL of dropout is infinite; the scores of a diverged problem are NaN.
 
     Args:
-        tasks: those that the method was given, in the same order.
+        tasks: the method's tasks, in the same order.
         every: steps between two scores.
 
     Raises:
-        InputError: `tasks` are not tasks, or `every` is not a whole number.
+        InputError: `tasks` are not tasks, or `every` is not a whole number of at least 1.
     """
 
     def __init__(self, tasks: Sequence[Task] | Task, every: int = 500) -> None:
@@ -41,15 +41,17 @@ class Scores(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if not isinstance(pl_module, Method):
-            raise InputError(f"Scores follows a Method of fsvi-bench, got a {type(pl_module).__name__}; leave it out")
+            raise InputError(
+                f"Scores got a {type(pl_module).__name__}, expected a Method of fsvi-bench; remove the callback"
+            )
         given = pl_module.problems.y.cpu()
         same = len(given) == len(self.tasks) and all(map(torch.equal, given, [task.y for task in self.tasks]))
         if not same:
             raise InputError(
-                f"Scores has {len(self.tasks)} tasks, which are not the {len(given)} that the method was given; "
-                "give both the same"
+                f"Scores got {len(self.tasks)} tasks, expected the method's {len(given)} tasks in the same order; "
+                "pass the same tasks to both"
             )
-        # A step's iterate is averaged before it is scored.
+        # The iterate must be averaged before it is scored.
         trainer.callbacks = sorted(trainer.callbacks, key=lambda each: not isinstance(each, Averaging))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -70,12 +72,12 @@ class Scores(pl.Callback):
             logger.log_metrics(metrics, step=method.steps_done)
 
     def metrics(self, method: Method) -> dict[str, float]:
-        """The scores of a method's current posterior by the names that they are logged under."""
+        """The scores of a method's current posterior by the names under which they are logged."""
         found = [trace_scores(q, task) for q, task in zip(unstack(method.posterior().cpu()), self.tasks, strict=True)]
         metrics: dict[str, float] = {}
         for name in ("kl", "nlpd"):
             values = [getattr(scores, name) for scores in found]
-            if None in values:  # a mixture too spread out to be summed
+            if None in values:  # the density of a mixture too spread out to be computed
                 continue
             metrics[name] = fmean(values)
             if len(values) > 1:

@@ -1,4 +1,4 @@
-"""How KL, NLPD and the method's own loss went along the way, scored with the clock stopped."""
+"""Traces of KL, NLPD and the method's own loss during training; scoring does not count as training time."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from fsvi_bench.methods.base import Method  # which imports Lightning: reading a trace must not wait for it
+    from fsvi_bench.methods.base import Method  # imports Lightning, which reading a trace does not need
 
 POINTS_PER_DECADE = 8
-TRACED_SETS = 4  #: the first of the held-out ones, on which an objective is followed: 2% of a quick run's time
+TRACED_SETS = 4  #: held-out measurement sets on which objectives are traced; they take 2% of a quick run's time
 
 
 @dataclass(frozen=True)
 class TracePoint:
-    """Scores after so many steps; `seconds` of training until then, the batch's divided by its size.
+    """Scores after `steps` steps; `seconds` is the batch's training time so far divided by the batch size.
 
     The NLPD of a mixture is computed at the end only, since it takes as long as many steps; that of the Gaussian with
-    q's moments is there at every point. `loss` is the method's own objective in nats
-    (`Method.objective`), None if it has none.
+    q's moments is computed at every point. `loss` is the method's own objective in nats (`Method.objective`), None if
+    it has none.
     """
 
     steps: int
@@ -53,7 +53,7 @@ class Trace:
     points: list[TracePoint] = field(default_factory=list)
 
     def to_csv(self) -> str:
-        """A line per point, all digits."""
+        """One line per point, in full precision."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -65,7 +65,7 @@ def read_trace(path: Path) -> Trace:
     """Reads a trace file.
 
     Raises:
-        InputError: it is not one.
+        InputError: the file is not a trace.
     """
     try:
         header, *lines = csv.reader(path.read_text(encoding="utf-8").splitlines())
@@ -76,18 +76,18 @@ def read_trace(path: Path) -> Trace:
         raise
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
-            f"{path} is not a trace ({type(error).__name__}), expected numbers under {','.join(COLUMNS)}; move it away "
-            "and run again"
+            f"{path} is not a trace ({type(error).__name__}), expected numbers in the columns {','.join(COLUMNS)}; "
+            "move the file away and run again"
         ) from error
 
 
 def _score_or_none(line: list[str]) -> dict[str, str | None]:
-    """A line's fields by name; csv writes None as an empty one."""
+    """A line's fields by name; csv writes None as an empty field."""
     return {name: value or None for name, value in zip(COLUMNS, line, strict=True)}
 
 
 def trace_steps(total: int) -> list[int]:
-    """Before the first step, then evenly on a logarithmic scale, and at the end."""
+    """Steps to trace: before the first step, evenly on a logarithmic scale, and at the end."""
     count = 1
     steps = {0, total}
     while (step := round(10 ** (count / POINTS_PER_DECADE))) < total:
@@ -97,10 +97,10 @@ def trace_steps(total: int) -> list[int]:
 
 
 class Tracer:
-    """Scores a method's current posteriors whenever it is called; one trace per problem.
+    """Scores a method's current posteriors at every call; one trace per problem.
 
-    A problem that has stopped gets one point more, at the step at which it stopped: what else is in its batch, and goes
-    on, is not to be seen in its trace.
+    A problem that has stopped gets one last point, at the step at which it stopped, so its trace does not depend on
+    how long the rest of its batch continues.
     """
 
     def __init__(self, method: Method, tasks: Sequence[Task]) -> None:
@@ -109,12 +109,12 @@ class Tracer:
         self._ended = [False] * len(tasks)
 
     def __call__(self, steps: int, seconds: float) -> None:
-        """To be called after `steps` steps and `seconds` of training."""
+        """Call it after `steps` steps and `seconds` of training."""
         posteriors = unstack(self.method.posterior().cpu())
         share = seconds / len(self.tasks)
         stops = self.method.stopped_after()
         for place, (task, q, stop) in enumerate(zip(self.tasks, posteriors, stops, strict=True)):
-            # What is not a Gaussian over the weights is refused by name when the training is over.
+            # A posterior of the wrong kind is rejected with a full message after training.
             if self._ended[place] or defect(q, task.frozen.k) is not None:
                 continue
             at = steps if stop is None else min(stop, steps)
@@ -124,12 +124,12 @@ class Tracer:
             self._ended[place] = stop is not None
 
     def _loss(self, place: int, q: Posterior) -> float | None:
-        """The method's objective at one problem's q; NaN for a q that has diverged, and where it cannot be computed."""
+        """The method's objective at one problem's q; NaN if q has diverged or the objective cannot be computed."""
         if divergence(q) is not None:
             return math.nan
         try:
             return self.method.objective(place, self.tasks[place], TRACED_SETS)
         except NotImplementedError:
-            return None  # it has none
+            return None  # the method has no objective
         except Exception:
             return math.nan

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as a run has it: no logger, bar, summary or checkpoints, and a clock that stops for observers."""
+"""Lightning's Trainer as runs use it: no logger, progress bar, summary or checkpoints, and a training clock."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Observe = Callable[[int, float], None]
 
 
 def choose_device(wanted: str, available: bool | None = None) -> Device:
-    """`auto` is the GPU where there is one.
+    """`auto` chooses the GPU if there is one.
 
     Args:
-        available: whether there is one where the work is done; by default, on this machine.
+        available: whether the machine that trains has a CUDA GPU; by default, whether this machine has one.
 
     Raises:
-        InputError: a GPU is asked for and there is none, or the name is unknown.
+        InputError: a GPU is requested but not available, or the name is unknown.
     """
     if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"the device is {quoted(str(wanted))}, expected auto, cpu or cuda")
+        raise InputError(f"the device is {quoted(str(wanted))}, expected auto, cpu or cuda; choose one of them")
     available = torch.cuda.is_available() if available is None else available
     if wanted == "cuda" and not available:
-        raise InputError("the device is 'cuda', but there is no CUDA GPU to work on here; choose cpu or auto")
+        raise InputError("the device is 'cuda', but no CUDA GPU is available; choose cpu or auto")
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 
 class Clock(pl.Callback):
-    """Counts the seconds between the first and the last step, and stops for whoever observes.
+    """Measures the seconds between the first and the last step, without the time that observers take.
 
-    Observers look before the clock starts, before a step (all of the former one is then done), and at the end.
+    Observers run before the clock starts, before a step (when the previous step is complete), and at the end.
 
     Args:
-        observe: called with (steps done, seconds so far) after each number of steps in `at`, before the first step if 0
-            is among them, and when a method ends early.
+        observe: called with (steps done, seconds so far) after each number of steps in `at`, before the first step if
+            0 is among them, and when a method ends early.
     """
 
     def __init__(self, observe: Observe | None, at: Sequence[int]) -> None:
@@ -78,11 +78,11 @@ class Clock(pl.Callback):
 
 
 def train(method: Method, device: Device, observe: Observe | None = None, at: Sequence[int] = ()) -> float:
-    """Runs the method's steps; returns the seconds that they took for the whole batch, observations apart.
+    """Runs the method's steps; returns the seconds that they took for the whole batch, without observations.
 
     Args:
-        observe: as `Clock` has it.
-        at: numbers of steps.
+        observe: as for `Clock`.
+        at: numbers of steps after which to observe.
     """
     clock = Clock(observe, at)
     if not method.trains:
@@ -103,7 +103,7 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         try:
             trainer.fit(method, datamodule=method.data())
         except SystemExit:
-            # Lightning turns Ctrl-C into an exit of its own; whoever called decides how an interrupt ends.
+            # Lightning exits the process on Ctrl-C; the caller decides how to handle an interrupt.
             if trainer.interrupted:
                 raise KeyboardInterrupt from None
             raise
@@ -112,15 +112,15 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning says which devices it found at every run. Its logger and the filters are then as they were before."""
+    """Silences Lightning's messages about devices; restores its logger and the warning filters on exit."""
     lightning = logging.getLogger("pytorch_lightning")
     level = lightning.level
     lightning.setLevel(max(level, logging.WARNING))
     try:
         with warnings.catch_warnings():
-            # Lightning's own use of an old name of torch's, once for every run.
+            # Lightning itself uses a deprecated name of torch, and would warn at every run.
             warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
-            # Advice to take a GPU that `--device cpu` leaves alone.
+            # With `--device cpu` the GPU is left unused on purpose.
             warnings.filterwarnings("ignore", message="GPU available but not used")
             yield
     finally:

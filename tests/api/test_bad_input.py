@@ -23,10 +23,10 @@ from fsvi_bench.posteriors.base import Posterior
 
 FIT = {
     "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? known: bernoulli-dropout, "),
-    "no such file": (("none.py:Mine",), {}, "there is no file none.py; give the method as path/file.py:Class"),
+    "no such file": (("none.py:Mine",), {}, "there is no file none.py; give path/file.py:Class"),
     "a file alone": (("none.py",), {}, "method none.py is a file without a class; give it as none.py:Class"),
-    "a class of another kind": ((Posterior,), {}, "'Posterior' is no subclass of fsvi_bench.methods.base.Method"),
-    "a number": ((3,), {}, "'3' is no subclass of fsvi_bench.methods.base.Method; derive it from that"),
+    "a class of another kind": ((Posterior,), {}, "'Posterior' is not a subclass of fsvi_bench.methods.base.Method"),
+    "a number": ((3,), {}, "'3' is not a subclass of fsvi_bench.methods.base.Method; derive it from that class"),
     "unknown option": (("rand-a",), {"lrr": 1}, "method rand-a, option 'lrr': there is no such option; did you mean 'lr'? its options: "),
     "no steps": (("rand-a",), {"max_steps": 0}, "method rand-a, option 'max_steps': got 0, expected more than 0; its options: "),
     "more points than rows": (("rand-a",), {"M": 10_000}, "M=10000 asks for 5000 distinct training inputs, but a split has 398; choose a smaller M"),

@@ -166,13 +166,15 @@ def other_threads():
 
 
 BEFORE, AFTER, BATCH = "posterior before the first step", "posterior after training", "the same in any batch"
-GENERATORS, SETTINGS, BUDGET = "leaves random generators alone", "leaves the process as it was", "keeps to its budget"
+GENERATORS, SETTINGS = "does not use global random generators", "does not change process settings"
+BUDGET, OPTIONS, WORK = "respects its step budget", "options are validated", "work counts are valid"
+OBSERVATION, SEED = "observation does not change training", "depends on the seed as declared"
 
-#: (class, or what a sound one has otherwise; the check that finds it; words of what it says)
+#: (class, or the attributes in which it differs from a sound one; the check that finds it; a pattern of its message)
 _BROKEN = [
     (Raises, "trains", "ValueError: planted .*broken.py, line .* raise ValueError"),
-    ({"Options": options(extra="ignore")}, "options are checked", "no_method_has_this_option"),
-    ({"Options": options(allow_inf_nan=True)}, "options are checked", "'size' took nan"),
+    ({"Options": options(extra="ignore")}, OPTIONS, "no_method_has_this_option"),
+    ({"Options": options(allow_inf_nan=True)}, OPTIONS, "'size' accepted nan"),
     (shows(lambda m: Sound.posterior(m) if m.steps_done else m.walked), BEFORE, "is Tensor, expected gaussian-ffg"),
     (shows(lambda m: ffg(m.walked.float())), AFTER, "float32, expected float64"),
     (shows(lambda m: ffg(m.walked[0])), AFTER, "for 4 problems"),
@@ -181,43 +183,43 @@ _BROKEN = [
     (shows(lambda m: ffg(m.walked, -1.0)), AFTER, "'scale' holds -1, expected positive"),
     (shows(full), AFTER, "gaussian-full, expected gaussian-ffg"),
     ({"families": ("full",), **shows(lambda m: full(m, 0.1))}, AFTER, "above the diagonal"),
-    (NegativeKL, AFTER, r"covariance_tril\(\) .* lower triangular"),
+    (NegativeKL, AFTER, r"covariance_tril\(\) .* lower-triangular"),
     ({"work": lambda m: [{}]}, "one entry per problem", r"work\(\) has 1 entries for 4 problems"),
     (says("details", lambda m: {"a": "b"}), "one entry per problem", "expected a number"),
-    (says("divergences", lambda m: "" if m.steps_done else None), "one entry per problem", "names no reason"),
-    (shows(lambda m: ffg(m.walked - m.walked.mean(0))), BATCH, "averaged"),
-    (after_a_step(lambda m: m.walked.sub_(m.walked.mean(0)), late=True), BATCH, "averaged"),
-    (shows(lambda m: ffg(m.walked + 0.1 * (len(m.problems) > 8))), BATCH, "problem 1 among 6 others differs"),
+    (says("divergences", lambda m: "" if m.steps_done else None), "one entry per problem", "gives no reason"),
+    (shows(lambda m: ffg(m.walked - m.walked.mean(0))), BATCH, "never average"),
+    (after_a_step(lambda m: m.walked.sub_(m.walked.mean(0)), late=True), BATCH, "never average"),
+    (shows(lambda m: ffg(m.walked + 0.1 * (len(m.problems) > 8))), BATCH, "problem 1 with 6 others differs"),
     (
         shows(lambda m: ffg(m.walked - (m.walked.mean(0) if m.problems.k == 7 else 0.0))),
         f"{BATCH}, odd shapes",
-        "averaged",
+        "never average",
     ),
-    (DrawsAnew, "the same seed, the same bits", "trained twice"),
-    (IgnoresSeeds, "another seed, other numbers", "the same numbers"),
-    ({"deterministic": True}, "another seed, other numbers", "declared deterministic, but"),
-    (shows(drawn_from), "looking moves nothing", "looked at on the way, problem 0"),
-    (StepsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
-    (IgnoresMaxSteps, BUDGET, "num_steps is 7 where max_steps is 20"),
-    (type("DrawsNothing", (Descends,), {"num_steps": 777}), BUDGET, "num_steps is 777 where max_steps is 20"),
+    (DrawsAnew, "the same with the same seed", "two runs with the same seed differ"),
+    (IgnoresSeeds, SEED, "the same result"),
+    ({"deterministic": True}, SEED, "declared deterministic, but"),
+    (shows(drawn_from), OBSERVATION, "changes the result of problem 0"),
+    (StepsWhenLookedAt, OBSERVATION, "changes the result of problem 0"),
+    (IgnoresMaxSteps, BUDGET, "num_steps is 7, expected max_steps = 20"),
+    (type("DrawsNothing", (Descends,), {"num_steps": 777}), BUDGET, "num_steps is 777, expected max_steps = 20"),
     (TwiceTheSteps, BUDGET, "was called 40 times, expected once for each of 20 steps"),
-    (says("work", lambda m: {"likelihood_rows": m.num_steps}), "counts its work", "after a step and .* at the end"),
+    (says("work", lambda m: {"likelihood_rows": m.num_steps}), WORK, "after one step and .* at the end"),
     (
         says("work", lambda m: {"likelihood_rows": 99 - m.steps_done}),
-        "counts its work",
-        "after a step and .* at the end",
+        WORK,
+        "after one step and .* at the end",
     ),
-    (says("work", lambda m: {"likelihood_rows": -m.steps_done}), "counts its work", "-20}, expected whole numbers"),
-    (says("divergences", lambda m: "it always does"), "scores are numbers", "it always does"),
-    ({"exact_limits": {"ffg": ExactLimit({"max_steps": 5}, 1e-3)}}, "reaches its exact limit", "claims 0.001"),
-    ({"exact_limits": {"ffg": ExactLimit({}, np.inf)}}, "reaches its exact limit", "claims inf"),
+    (says("work", lambda m: {"likelihood_rows": -m.steps_done}), WORK, "-20}, expected whole numbers"),
+    (says("divergences", lambda m: "it always does"), "scores are valid", "it always does"),
+    ({"exact_limits": {"ffg": ExactLimit({"max_steps": 5}, 1e-3)}}, "reaches its exact limit", "declared 0.001"),
+    ({"exact_limits": {"ffg": ExactLimit({}, np.inf)}}, "reaches its exact limit", "declared inf"),
     (after_a_step(lambda m: torch.rand(1)), GENERATORS, "generator of torch"),
     (after_a_step(lambda m: torch.randn(1), late=True), GENERATORS, "generator of torch"),
     (after_a_step(lambda m: np.random.seed(0)), GENERATORS, "generator of NumPy"),
     (after_a_step(lambda m: random.random()), GENERATORS, "generator of Python's random"),
     (at_the_end(lambda: torch.set_default_dtype(torch.float16)), SETTINGS, "default dtype"),
     (at_the_end(other_threads), SETTINGS, "number of threads"),
-    (after_a_step(lambda m: m.problems.y.sub_(0.1)), "leaves its problems as they were", "problems' y"),
+    (after_a_step(lambda m: m.problems.y.sub_(0.1)), "does not modify its training data", "problems' y"),
     (after_a_step(lambda m: Path("debug.log").write_text("step")), "writes no files", "debug.log"),
 ]
 BROKEN = [

@@ -89,7 +89,7 @@ def test_to_fail_is_a_result(tmp_path):
     for code, status, reason in (
         (nan, "diverged", "nan"),
         (source("1 / 0"), "failed", "ZeroDivisionError: division by zero"),
-        (b"1 / 0", "failed", "method.py cannot be imported: ZeroDivisionError: division by zero; mend the file"),
+        (b"1 / 0", "failed", "method.py cannot be imported: ZeroDivisionError: division by zero; fix the file"),
         (source("import os; os._exit(3)"), "failed", "it ended with status 3"),
     ):
         found = run(entry("failing", code, settings={}), tmp_path, SOME[:1])

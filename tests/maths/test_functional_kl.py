@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 
 from fsvi_bench.maths.batching import SIDE
-from fsvi_bench.maths.functional_kl import Apart, Gaussian, functional_kl, measure
+from fsvi_bench.maths.functional_kl import Gaussian, Mixed, functional_kl, measure
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.posteriors.io import read_posterior
 from tests import reference
@@ -160,7 +160,7 @@ def test_nearly_equal_rows_count_for_one_below_the_rank_tolerance_only(delta, ra
     rng = np.random.default_rng(6)
     mean, factor, _ = draw_q(rng, 1, k)
     measurement = measure(Phi_A)
-    assert isinstance(measurement, Apart) == (delta < 1e-7)
+    assert isinstance(measurement, Mixed) == (delta < 1e-7)
     assert float(projector(measurement, 1, k).diagonal(dim1=1, dim2=2).sum()) == (pytest.approx(rank, abs=1e-12))
     expected = gaussian_kl_standard_normal(mean[:, :rank], factor[:, :rank, :rank])
     close(gradient(measurement, mean, factor).kl, expected, rtol=max(1e-12, 1e-15 / delta if rank == 2 else 1e-11))

@@ -47,7 +47,7 @@ def test_a_method_from_a_file(tmp_path):
     for source, name, message in (
         (half, f"{path}:Half", r"is not a complete .*; implement loss or solve"),
         (half, f"{path}:Whole", "has no class 'Whole'"),
-        (half, f"{path}:boom", "is no subclass"),
+        (half, f"{path}:boom", "is not a subclass"),
         ("raise SystemExit(0)\n", f"{path}:Half", "cannot be imported: SystemExit"),
         ("1/0\n", f"{path}:Half", "cannot be imported: ZeroDivisionError"),
         ("", f"{'x' * 5000}.py:Half", "there is no file"),

@@ -86,7 +86,7 @@ def test_a_method_of_this_package_travels_by_name():
 
 def test_errors_in_a_file_name_it_and_its_lines(file):
     file.write_text(FILE + "\nraise ValueError('planted')\n")
-    with pytest.raises(InputError, match=r"mine\.py cannot be imported: ValueError: planted; mend the file") as raised:
+    with pytest.raises(InputError, match=r"mine\.py cannot be imported: ValueError: planted; fix the file") as raised:
         load_method(f"{file}:Mine")
     frames = inspect.getinnerframes(raised.value.__cause__.__traceback__)
     assert (frames[-1].filename, frames[-1].code_context) == (str(file), ["raise ValueError('planted')\n"])

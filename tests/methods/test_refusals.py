@@ -77,14 +77,14 @@ def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
         ("variational-dropout", {"kl": "cubic", "free_alpha": True}, "kl=cubic holds for alpha up to 1 only"),
         ("variational-dropout", {"kl": "lower-bound", "free_alpha": True}, "kl=lower-bound holds for alpha up to 1"),
         ("variational-dropout", {"alpha": 1.5}, "alpha=1.5 is above 1"),
-        ("variational-dropout", {"kl": "cubic", "prior": "task"}, "of the log-uniform prior"),
+        ("variational-dropout", {"kl": "cubic", "prior": "task"}, "require the log-uniform prior"),
         (
             "bernoulli-dropout",
             {"training": "masks", "optimise": "shared"},
-            "training=masks keeps the retain probability",
+            "training=masks does not optimise the retain probability",
         ),
-        ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs takes minibatch=full"),
-        ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs takes minibatch=full and averaging=0"),
+        ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs requires minibatch=full"),
+        ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs requires minibatch=full and averaging=0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_in_one_sentence(method, settings, message):
@@ -164,6 +164,6 @@ def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
 
 @pytest.mark.parametrize("shape", [(6, 1), (2, 6, 1), (1, 6, 2), (1, 0, 1), (1, 1, 6, 1)])
 def test_fixed_a_refuses_inputs_of_another_shape(shape):
-    with pytest.raises(InputError, match=r"A has the shape \[.*\], expected \[1, M, 1\]: ") as caught:
+    with pytest.raises(InputError, match=r"A has shape \[.*\], expected \[1, M, 1\]: ") as caught:
         FixedA(toys()[0], "full", A=zeros(shape))
     assert "\n" not in str(caught.value)

@@ -172,7 +172,7 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
     [
         ("where: {x: 1}}, side", "where: {x: 3}}, side", "no row has {'x': 3}"),
         ("column: y, where: {x: 1}", "column: y", "size 1"),
-        ("column: y, where: {x: 1}", "column: form", "name in the file's claims what the experiment finds"),
+        ("column: y, where: {x: 1}", "column: form", "fix the file's claims"),
         ("at: {frame: numbers, column: y, where: {x: 1}}, ", "", "at.* is missing"),
         (
             "\ntables",

@@ -109,7 +109,7 @@ def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
     assert (first.reused, moved.computed) == (0, 0)
     assert made(write_mnist(tmp_path / "there", seed=1)).reused == 0
     made(tmp_path)
-    assert notes == ["no MNIST in the data folder: scikit-learn's bundled digits stand in for it"]
+    assert notes == ["MNIST is not in the data folder: scikit-learn's bundled digits are used instead"]
 
 
 def test_images_that_change_meanwhile_are_refused(tmp_path):

@@ -70,7 +70,7 @@ def test_without_a_logger_it_keeps_the_metrics(toy):
 def test_tasks_that_are_not_the_methods_are_refused(toy, wrong):
     other = Task(toy.frozen, toy.feature_map, toy.X, toy.y + 1, toy.X_test, toy.y_test)
     tasks = {"another task": [other], "too many": [toy, toy]}[wrong]
-    with pytest.raises(InputError, match="which are not the 1 that the method was given"):
+    with pytest.raises(InputError, match="expected the method's 1 tasks in the same order"):
         trained(RandA(toy, "ffg", max_steps=3, M=10), Scores(tasks))
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_method_is_refused(toy):
         def data(self):
             return pl.LightningDataModule.from_datasets(torch.utils.data.TensorDataset(torch.zeros(1)))
 
-    with pytest.raises(InputError, match="Scores follows a Method of fsvi-bench, got a Other"):
+    with pytest.raises(InputError, match="Scores got a Other, expected a Method of fsvi-bench"):
         trained(Other(), Scores(toy))
 
 

@@ -157,7 +157,7 @@ def test_a_trace_keeps_every_digit(tmp_path):
 def test_what_is_no_trace_is_refused(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"is not a trace \(.*\), expected numbers under steps,seconds,kl"):
+    with pytest.raises(InputError, match=r"is not a trace \(.*\), expected numbers in the columns steps,seconds,kl"):
         read_trace(path)
 
 

@@ -1,4 +1,4 @@
-"""What the figures of Burt et al. (2020) share: cells as a tidy frame, spreads by line, and words for settings."""
+"""Shared by the figures of Burt et al. (2020): cells as a tidy frame, spreads by line, and text for settings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.task import Task, bind_task
 
-FAINT = 0.4  #: opacity of what is over fewer cells than planned
+FAINT = 0.4  #: opacity of marks with fewer cells than planned
 NAMED = ["dataset", "split", "seed", "method", "family"]
-SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: <NA> or NaN for what a method does not have
+SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: missing if a method has no such setting
 SPREAD = ["median", "lower", "upper", "mean", "error", "finished", "lost", "planned"]
-LOST = ["diverged", "failed"]  #: statuses of cells that ran and have no score
-LINE = ["dataset", "method", "family", "M", "kl_jitter"]  #: the columns that make one line of tables and one mark
+LOST = ["diverged", "failed"]  #: statuses of cells that ran but have no score
+LINE = ["dataset", "method", "family", "M", "kl_jitter"]  #: the columns that identify a line of tables, or a mark
 SHOWN = [*NAMED, *SETTINGS, "settings", "task_sha256", "cell", "status", "reason", "kl", "kl_mean_term", "nlpd"]
 
 
 def frame_of(cells: Cells) -> pd.DataFrame:
-    """A row per planned cell: names, settings, status ("missing" without a record), KL (nats) and NLPD (nats per test
+    """One row per planned cell: names, settings, status ("missing" without a record), KL (nats) and NLPD (nats per test
     point in the target's original unit)."""
     planned: list[Any] = [*cells.records, *cells.missing]
     found = summary.frame_of(planned).rename(columns=lambda name: name.removeprefix("settings."))
@@ -36,25 +36,25 @@ def frame_of(cells: Cells) -> pd.DataFrame:
 
 
 def problem_of(record: Record, data_dir: Path | None) -> Task:
-    """The task that a record is of, with its data.
+    """The task of a record, with its data.
 
     Raises:
-        InputError: the task, or raw data, are not here.
+        InputError: the task or its raw data are not available.
     """
     certified = find_task(record.dataset, record.split)
     if certified is None or certified.task.sha256 != record.task_sha256:
         raise InputError(
-            f"the records of {record.dataset} split {record.split} are of task {str(record.task_sha256)[:12]}, neither "
-            "official nor in the cache; run again here, or bring the cache of the machine that ran it"
+            f"the records of {record.dataset} split {record.split} are of task {str(record.task_sha256)[:12]}, which "
+            "is neither official nor cached; run again here, or copy the cache from the machine of that run"
         )
     return bind_task(certified.task, data_dir)
 
 
 def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Of each line: median, quartiles, mean and its standard error over splits, and how many are finished, lost (they
-    diverged or failed) and planned.
+    """By line, the median, quartiles, mean and its standard error over splits, and the numbers of finished, lost
+    (diverged or failed) and planned cells.
 
-    NaN where nothing finished, and for the standard error of one split and of infinite values.
+    Values are NaN if no cell has finished; the standard error is NaN for one split and for infinite values.
     """
     rows = []
     for line, group in cells.groupby(LINE, sort=False, dropna=False):
@@ -67,7 +67,7 @@ def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
 
 
 def finished_in_words(lines: pd.DataFrame, of: str) -> str:
-    """On how many of the planned splits lines finished, such as `3–20/20`; nothing if on all."""
+    """How many of the planned splits have finished, such as `3–20/20`; empty if all have."""
     if lines["finished"].equals(lines["planned"]):
         return ""
     ends = lines[["finished", "planned"]].agg(["min", "max"])
@@ -75,17 +75,17 @@ def finished_in_words(lines: pd.DataFrame, of: str) -> str:
 
 
 def title_of(method: str) -> str:
-    """A method's name in print."""
+    """A method's display name."""
     return load_method(method).defaults.title
 
 
 def in_words(jitter: float) -> str:
-    """A jitter, such as `1e-6`."""
+    """A jitter as text, such as `1e-6`."""
     return f"{jitter:g}".replace("e-0", "e-")
 
 
 def settings_in_words(cells: pd.DataFrame, quick: bool) -> dict[str, Any]:
-    """What titles say of the cells: how many there are, sizes of A, steps and splits."""
+    """Text for titles: the number of cells, sizes of A, steps and splits."""
     there, planned = cells["status"].ne("missing").sum(), len(cells)
     words = f"{'quick look: ' if quick else ''}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
     return {
@@ -97,7 +97,7 @@ def settings_in_words(cells: pd.DataFrame, quick: bool) -> dict[str, Any]:
 
 
 def _steps_in_words(cells: pd.DataFrame) -> str:
-    """The steps that most methods may take, and which take others; nothing if none takes steps."""
+    """The number of steps of most methods, and of the others; empty if no method takes steps."""
     takers = cells.dropna(subset="max_steps").groupby("max_steps", sort=False)["method"].unique()
     if takers.empty:
         return ""

@@ -1,4 +1,4 @@
-"""What Burt et al. (2020) do not show: the KL of EXACT-FFG depends on the root of k(Z,Z) that makes the features."""
+"""Not in Burt et al. (2020): the KL of EXACT-FFG depends on the root of k(Z,Z) that defines the features."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPLIT = ["dataset", "split"]
 
 
 class Settings(Plain):
-    """The first `splits` of each data set that has official tasks; so many orders of Z, and as many rotations."""
+    """The number of splits of each data set with official tasks, and of orders of Z and random rotations."""
 
     datasets: tuple[str, ...] = Field(min_length=1)
     splits: int = Field(ge=2)
@@ -49,14 +49,14 @@ class Settings(Plain):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """All splits of the data sets that have official tasks; the others are named."""
+    """The splits of the data sets with at least two official tasks; the others are listed."""
     splits = {dataset: official_splits(dataset)[: settings.splits] for dataset in settings.datasets}
     left_out = [dataset for dataset in splits if len(splits[dataset]) < 2]
     for dataset in left_out:
-        laboratory.note(f"{dataset} has less than two official tasks: left out")
+        laboratory.note(f"{dataset} is left out: it has fewer than two official tasks")
         del splits[dataset]
     if not splits:
-        raise InputError(f"none of {', '.join(left_out)} has two official tasks or more; name data sets that have")
+        raise InputError(f"none of {', '.join(left_out)} has two official tasks; name data sets with at least two")
     tasks = (read_official(dataset, split).task for dataset in splits for split in splits[dataset])
     found = [examine(bind_task(task, laboratory.data_dir), settings) for task in tasks]
     frames = {name: pd.concat([of_task[name] for of_task in found], ignore_index=True) for name in found[0]}
@@ -68,12 +68,12 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def examine(problem: Task, settings: Settings) -> Frames:
-    """All roots of one task, a row each with floor and predictive KL [nats]; what features from each root itself differ
-    in; and what is found of the task as a whole: the largest floor of any root, that of a rotation that reaches it, and
-    that in Λ's eigenvectors.
+    """One task: a row per root with floor and predictive KL [nats]; the differences of features computed directly from
+    each root; and, for the whole task, the largest floor of any root, the floor of a rotation that achieves it, and the
+    floor in Λ's eigenvectors.
     """
     C = problem.truth.posterior.precision_tril
-    tril = cast(Tensor, problem.feature_map.tril)  # official tasks have no other features than a sparse GP's
+    tril = cast(Tensor, problem.feature_map.tril)  # official tasks have a sparse GP's features only
     generator = stream("cpu", settings.seed, problem.sha256, "orders")
     symmetric, eigenvectors = spectral_rotations(tril)
     orders = [torch.randperm(problem.k, generator=generator) for _ in range(settings.permutations)]
@@ -102,9 +102,9 @@ def examine(problem: Task, settings: Settings) -> Frames:
 
 
 def floor_and_predictive_kl(problem: Task, Q: Square) -> tuple[float, float]:
-    """EXACT-FFG's KL with the features Qᵀφ, and the mean KL of the exact predictive to its own at the test inputs.
+    """EXACT-FFG's KL with the features Qᵀφ, and the mean KL of the exact predictive to its predictive at test inputs.
 
-    Their means agree. The variances are Σ φ'_i²/Λ'_ii + σ² for the one, and do not depend on Q for the other.
+    The means agree. Its variances are Σ φ'_i²/Λ'_ii + σ²; the exact ones do not depend on Q.
     """
     truth, noise = problem.truth, problem.noise_variance
     C = truth.posterior.precision_tril
@@ -116,12 +116,12 @@ def floor_and_predictive_kl(problem: Task, Q: Square) -> tuple[float, float]:
 
 
 def compare_directly(problem: Task, order: Tensor, floors: pd.Series[float]) -> pd.DataFrame:
-    """Roots factorised from k(Z,Z) + jitter·I, features by solving with them, posteriors from those features: the
-    largest differences from the task's own, a row for each root.
+    """Roots factorised from k(Z,Z) + jitter·I, features by solving with them, and posteriors from those features: the
+    largest differences from the task's values, one row per root.
 
-    Evidence in nats and as a share of its absolute value; kernel between test inputs, as a share of its largest value;
-    predictive means and deviations (noise included) in the own predictive's deviations; floors relative to `floors`,
-    which are by rotation.
+    The evidence is in nats and relative to its absolute value; the kernel between test inputs relative to its largest
+    value; predictive means and standard deviations (including noise) in units of the task's predictive standard
+    deviations; floors relative to `floors`, which are computed by rotation.
     """
     task, rows = problem.frozen, []
     Z, scales = task.inducing_points, (task.lengthscales, task.outputscale)
@@ -140,7 +140,7 @@ def compare_directly(problem: Task, order: Tensor, floors: pd.Series[float]) -> 
 
 
 def implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
-    """What features imply: evidence; at the test inputs kernel, and predictive means and deviations; the floor."""
+    """From features: the evidence; kernel, predictive means and standard deviations at the test inputs; the floor."""
     posterior = blr_posterior(Phi, problem.y, problem.noise_variance)
     evidence = log_evidence(Phi, problem.y, problem.noise_variance, posterior)
     variance = predictive_variance(Phi_test, covariance_tril(posterior.precision_tril), problem.noise_variance)
@@ -149,7 +149,7 @@ def implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "n
 
 
 def direct_roots(K: Square, order: Tensor) -> dict[str, Square]:
-    """Roots R of K = RRᵀ (with the rows in another order, R = Pᵀ chol(PKPᵀ)), from K alone."""
+    """Roots R of K = RRᵀ, computed from K alone (R = Pᵀ chol(PKPᵀ) for permuted rows)."""
     eigenvalues, U = torch.linalg.eigh(K)
     permuted = torch.linalg.cholesky(K[order][:, order])[order.argsort()]
     scaled = U * eigenvalues.sqrt()
@@ -157,7 +157,7 @@ def direct_roots(K: Square, order: Tensor) -> dict[str, Square]:
 
 
 def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> Frames:
-    """What claims, tables and the figure are about: by split, and by data set."""
+    """Frames for claims, tables and the figure, by split and by data set."""
     floors, predictive = (by_split(roots, value) for value in ("floor", "predictive"))
     below_own = roots["floor"] < roots.groupby(SPLIT)["floor"].transform("first")  # OWN is the first
     ranks = below_own[roots["root"] == ORDERS].groupby(roots["dataset"]).mean()
@@ -173,10 +173,10 @@ def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> F
 
 
 def by_split(roots: pd.DataFrame, value: str) -> pd.DataFrame:
-    """One row a split: by kind of root, of several the median; of the orders of Z the 5% and 95% quantile, too.
+    """One row per split: the value, or median, by kind of root; for orders of Z also the 5% and 95% quantiles.
 
     Raises:
-        ValueError: a value is not a number, which pandas would pass over.
+        ValueError: a value is NaN, which pandas would skip.
     """
     if roots[value].isna().any():
         raise ValueError(f"some {value} is not a number")
@@ -186,7 +186,7 @@ def by_split(roots: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def by_data_set(splits: pd.DataFrame) -> pd.DataFrame:
-    """Means over a data set's splits, and where it stands in the figure, by which name."""
+    """Means over a data set's splits, and its place and label in the figure."""
     groups = splits.groupby("dataset", sort=False)
     means = groups.mean().assign(splits=groups.size()).reset_index()
     return means.assign(place=means.index, label=means["dataset"] + "\n" + means["splits"].astype(str) + " splits")

@@ -1,19 +1,18 @@
-"""What Burt et al. (2020) do not show: how far the spectral Stein estimate of a score falls short of it.
+"""Not in Burt et al. (2020): by how much the spectral Stein estimate of a score is too small.
 
-For f ~ N(m, C), C = USUᵀ on its range of dimension r, the score −C⁺(f − m) has the whitened components t_i = −z_i,
-z = S^(−½)Uᵀ(f − m) standard normal, and the estimate e the components ẽ_i = √S_ii u_iᵀe. The slope of ẽ on t through
-the origin, over samples and components, weighs all directions alike; without whitening, that of e on the score, a
-direction counts by the inverse of its variance.
+For f ~ N(m, C), C = USUᵀ on its range of dimension r, the score −C⁺(f − m) has the whitened components t_i = −z_i with
+z = S^(−½)Uᵀ(f − m) standard normal, and the estimate e has the components ẽ_i = √S_ii u_iᵀe. The slope of the
+regression of ẽ on t through the origin, over samples and components, weights all directions equally. The slope of e on
+the score, without whitening, weights a direction by the inverse of its variance.
 
-What it means: let P = N(m, C) and q = N(m, U diag(s_i² v_i) Uᵀ). The derivative of KL(q‖P) by log v_i is ½(v_i − 1),
-½v_i from P's score and −½ from q's. With SSGE's estimate for q's it is, but for sampling, ½(v_i − ρ_i(v)) with ρ_i the
-slope in this direction: an objective whose entropy is weighted with ρ_i. At q = P, where the KL's gradient is 0, it
-pulls q together. If only a common scale v could move, q would rest at v = ρ, the slope over all directions, which does
-not depend on the scale, at a KL of ½r(ρ − 1 − log ρ). Where the directions move by themselves rest is v_i = ρ_i(v), and
-ρ_i is not constant: a direction of little variance beside the others has a small slope, and one that has begun to
-shrink is held open less still. Gradient steps log v_i ← log v_i − (v_i − ρ_i(v)), each with samples of its own, show
-what happens: the standard normal comes to rest; function marginals do not, as far as they are followed. Where ρ_i is
-all but 0, v_i falls like 1/t.
+Consequence: let P = N(m, C) and q = N(m, U diag(s_i² v_i) Uᵀ). The derivative of KL(q‖P) in log v_i is ½(v_i − 1): ½v_i
+comes from P's score and −½ from q's. With SSGE's estimate of q's score it is, up to sampling error, ½(v_i − ρ_i(v)),
+where ρ_i is the slope in this direction: the entropy is weighted by ρ_i. At q = P, where the KL's gradient is 0, it
+shrinks q. If q had only a common scale v, its fixed point would be v = ρ, the slope over all directions, which does not
+depend on the scale, with a KL of ½r(ρ − 1 − log ρ). If directions vary separately, a fixed point has v_i = ρ_i(v), and
+ρ_i is not constant: a direction with a small variance compared with the others has a small slope, which decreases as it
+shrinks. Gradient steps log v_i ← log v_i − (v_i − ρ_i(v)), each with new samples, show the result: the standard normal
+converges, whereas function marginals do not within the steps taken. If ρ_i is close to 0, v_i falls like 1/t.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ CONTROL = "standard normal"
 
 
 class Settings(Plain):
-    """Function marginals at M measurement points of each data set's split; S ascending, 100 among them."""
+    """Function marginals at M measurement points of a split of each data set; S is ascending and contains 100."""
 
     datasets: tuple[str, ...] = Field(min_length=1)
     split: NonNegativeInt
@@ -54,38 +53,39 @@ class Settings(Plain):
     S: Annotated[tuple[Annotated[int, Field(ge=3)], ...], Rising] = Field(min_length=2)
     eigen_share: float = Field(gt=0, le=1)
     seeds: int = Field(ge=2)
-    steps: Annotated[tuple[PositiveInt, ...], Rising] = Field(min_length=2)  #: of descent, after which the KL is noted
+    steps: Annotated[tuple[PositiveInt, ...], Rising] = Field(min_length=2)  #: of descent, at which the KL is recorded
 
     @field_validator("S")
     @classmethod
     def _has_the_methods_own(cls, S: tuple[int, ...]) -> tuple[int, ...]:
         if FBNN_SAMPLES not in S:
-            raise ValueError(f"expected {FBNN_SAMPLES} among them")
+            raise ValueError(f"expected {FBNN_SAMPLES} to be one of them")
         return S
 
 
 class Marginal(NamedTuple):
     """N(0, FFᵀ) with F = U diag(s) Wᵀ in its principal coordinates Uᵀf = s·z, z = Wᵀw.
 
-    Scores do not depend on the mean, and turn with U: SSGE looks at distances only, which U leaves as they are.
+    Scores do not depend on the mean, and rotate with U: SSGE depends on distances only, which U does not change.
     """
 
-    s: Float[Tensor, " r"]  #: standard deviations along the principal directions, falling
+    s: Float[Tensor, " r"]  #: standard deviations along the principal directions, descending
     W: Float[Tensor, "k r"]
 
     @staticmethod
     def of(factor: Float[Tensor, "M k"]) -> Marginal:
-        """What is below the methods' rank tolerance is no direction of the marginal."""
+        """The marginal's directions, without those below the methods' rank tolerance."""
         _, s, Wt = torch.linalg.svd(factor, full_matrices=False)
         r = int((s > RANK_TOLERANCE * s[0]).sum())
         return Marginal(s[:r], Wt[:r].mT)
 
 
 def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> tuple[dict[str, float], pd.DataFrame]:
-    """Regression through the origin of the estimate at its own samples, as the method takes it: what concerns all
-    directions, and by principal direction, that of most variance first, the slope and the deviation over the bandwidth.
+    """Regression through the origin of the estimate at its own samples, as the method uses it: values over all
+    directions; and by principal direction, in order of descending variance, the slope and the ratio of standard
+    deviation to bandwidth.
 
-    The estimator's number of eigenfunctions J and its bandwidth, which it keeps to itself, are computed once more.
+    The estimator's number of eigenfunctions J and its bandwidth are computed again, since it does not return them.
     """
     z = w @ marginal.W
     f = z * marginal.s
@@ -102,30 +102,29 @@ def regress(
 ) -> tuple[dict[str, float], Float[Tensor, " r"]]:
     """Slopes of a whitened estimate on the whitened score −z, over all directions and by direction.
 
-    `raw` is the slope of the estimate on the score, both over s; `error` the mean square of the whitened estimate's
-    error over the score's own, which is 1 for an estimate of 0.
+    `raw` is the slope of the estimate on the score, both divided by s. `error` is the mean squared error of the
+    whitened estimate divided by the mean square of the score, which is 1 for an estimate of 0.
     """
     squares = z.square().sum(0)
     slopes = (-estimate * z).sum(0) / squares
     found = {
         "whitened": float(np.average(slopes, weights=squares)),
-        "raw": float(np.average(slopes, weights=squares * (s[-1] / s).square())),  # s⁻², free of overflow
+        "raw": float(np.average(slopes, weights=squares * (s[-1] / s).square())),  # s⁻² without overflow
         "error": float((estimate + z).square().sum() / squares.sum()),
     }
     return found, slopes
 
 
 def kl_of_variance(v: float) -> float:
-    """½(v − 1 − log v): KL(N(0, v) ‖ N(0, 1)); infinite if v ≤ 0."""
+    """½(v − 1 − log v) = KL(N(0, v) ‖ N(0, 1)); infinite if v ≤ 0."""
     return math.inf if v <= 0 else 0.5 * (v - 1 - math.log(v))
 
 
 def descend(
     marginal: Marginal, generator: np.random.Generator, eigen_share: float, steps: Sequence[int]
 ) -> list[float]:
-    """KL(q‖P) after so many steps from q = P, P's score exact and q's estimated from fresh samples at every step.
-
-    With the true score nothing would move.
+    """KL(q‖P) after given numbers of steps from q = P, with P's exact score and q's score estimated from new samples
+    at every step. With q's exact score, q would not change.
     """
     v, found = torch.ones_like(marginal.s), []
     for step in range(1, steps[-1] + 1):
@@ -139,7 +138,7 @@ def descend(
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """Prior and exact posterior of each data set, and the standard normal."""
+    """Results for the prior and the exact posterior of each data set, and for the standard normal."""
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
         certified = find_task(dataset, settings.split) or build_task(
@@ -151,7 +150,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
-    """Function marginals of a problem's prior and exact posterior, at one measurement set for each seed."""
+    """Function marginals of a problem's prior and exact posterior, at one measurement set per seed."""
     sets = [measurement_features(problem, settings.M, seed) for seed in range(settings.seeds)]
     return {
         f"{problem.dataset} prior": [Marginal.of(Phi_A) for Phi_A in sets],
@@ -160,14 +159,14 @@ def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marg
 
 
 def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
-    """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
+    """Features at a measurement set drawn as by the methods: half training inputs, half from their bounding box."""
     streams = Streams([derive_seed("burt2020-shrinkage", problem.sha256, seed)])
     return MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams).draw(1)[0, 0, :, : problem.k]
 
 
 def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> Frames:
-    """By marginal and seed: a row for each S; one for each principal direction at S = 100, of those that every seed
-    has; and one for each number of descent steps."""
+    """By marginal and seed: one row per S; one per principal direction at S = 100, for the directions that all seeds
+    have; and one per number of descent steps."""
     runs, directions, descent = [], [], []
     for name, of_seeds in marginals.items():
         common = min(len(marginal.s) for marginal in of_seeds)
@@ -187,7 +186,7 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
 
 
 def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> Frames:
-    """What claims are about, by marginal and seed, and means over seeds."""
+    """Frames for claims, by marginal and seed, and means over seeds."""
     run = ["marginal", "function", "seed"]
     runs = runs.assign(rise=runs.groupby(run)["whitened"].diff())
     by_run = runs.groupby(run)
@@ -216,7 +215,7 @@ def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) 
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, and the KL at which q would rest if its scale alone could move."""
+    """Means over seeds, and the KL of q's fixed point if only its scale could change."""
     groups = runs.groupby(["marginal", "S"], sort=False)
     others = groups[["rank", "raw", "error", "J", "bandwidth"]].mean()
     found = intervals(groups["whitened"]).join(others).astype({"rank": int}).reset_index()

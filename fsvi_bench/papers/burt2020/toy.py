@@ -1,4 +1,4 @@
-"""Figure 1 of Burt et al. (2020): every method on the toy problem, beside the exact posterior."""
+"""Figure 1 of Burt et al. (2020): every method on the toy problem, compared with the exact posterior."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsvi_bench.running.options import Request
 from fsvi_bench.running.store import load_posterior
 from fsvi_bench.tasks.task import Task
 
-LIMITS = -3.4, 3.6  #: of the figure's panels, as its file has them
+LIMITS = -3.4, 3.6  #: of the figure's panels, as in its file
 
 
 def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
@@ -46,7 +46,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
 
 
 def curve(problem: Task, q: Posterior) -> pd.DataFrame:
-    """f under q, without noise, at the toy problem's test inputs in rising order: mean, deviation, and ±2 of these."""
+    """f under q, without noise, at the toy problem's test inputs in ascending order: mean, sd, and mean ± 2 sd."""
     x, order = problem.X_test[:, 0].sort()
     Phi, no_noise = problem.Phi_test[order], torch.zeros((), dtype=torch.float64)
     deviation = predictive_variance(Phi, q.covariance_tril(), no_noise).sqrt()
@@ -55,7 +55,7 @@ def curve(problem: Task, q: Posterior) -> pd.DataFrame:
 
 
 def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Each method's name, KLs and the range of its curves."""
+    """Each method's title with KLs, and the range of its curves if it exceeds the panel."""
     panels = []
     for method, own in cells.groupby("method", sort=False):
         kls = own["kl"].map("{:.3g}".format).where(own["status"] == "ok", own["status"])

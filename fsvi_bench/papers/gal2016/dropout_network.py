@@ -1,8 +1,8 @@
-"""Regression networks with Gal's dropout posterior, its KL, and what they are trained on (Gal 2016, chapter 6).
+"""Regression networks with Gal's dropout posterior, its KL, and training data (Gal 2016, chapter 6).
 
-q(w_k) = p δ_0 + (1 − p) δ_{m_k} for each row w_k of a weight matrix: what an input of a layer multiplies is dropped as
-a whole, with drop probability p. Networks hold θ = (1 − p) m and multiply by z/(1 − p), so that a layer's mean does
-not depend on p; then (1 − p)‖m‖² = ‖θ‖²/(1 − p). Biases are never dropped.
+q(w_k) = p δ_0 + (1 − p) δ_{m_k} for each row w_k of a weight matrix: all weights of one input of a layer are dropped
+together, with drop probability p. Networks store θ = (1 − p) m and multiply by z/(1 − p), so a layer's mean does not
+depend on p; then (1 − p)‖m‖² = ‖θ‖²/(1 − p). Biases are never dropped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derived_generator
 
-# --- One-dimensional regression problems with known truth, of sections 6.4 and 6.7 ------------------------------------
+# --- One-dimensional regression problems with a known function, for sections 6.4 and 6.7 ------------------------------
 
 
 class RegressionData(NamedTuple):
-    """In float32."""
+    """Training and test data in float32."""
 
     x: Float[Tensor, "N D"]
     y: Float[Tensor, " N"]
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     noise: float  #: standard deviation
 
     def draw(self, N: int, N_test: int = 1000, seed: int = 0, device: str = "cpu") -> RegressionData:
-        """Training and test points, from streams of their own."""
+        """Training and test points, from separate random streams."""
         tensors = []
         for role, n in (("train", N), ("test", N_test)):
             rng = derived_generator("networks", self.name, role, seed)
@@ -53,13 +53,13 @@ class Problem(NamedTuple):
         return RegressionData(*tensors)
 
 
-#: The stand-in for Snelson and Ghahramani's data, which have no licence to be passed on. Like those: one input on
-#: [0, 6], here shifted to [−3, 3], a smooth function of a few wiggles between about ±1, and Gaussian noise, here of a
-#: precision of 12.8, between the model precisions 10 and 20 of section 6.4.
+#: Replaces Snelson and Ghahramani's data, whose licence does not allow redistribution. The data are similar: one input
+#: on [0, 6], here shifted to [−3, 3], a smooth function with a few oscillations between about ±1, and Gaussian noise,
+#: here with a precision of 12.8, between the model precisions 10 and 20 of section 6.4.
 WAVES = Problem(
     "waves", lambda rng, n: rng.uniform(-3, 3, n), lambda x: 0.8 * np.sin(1.5 * x) + 0.5 * np.sin(3.1 * x + 0.5), 0.28
 )
-#: Of section 6.7. The text does not say where x lies: standard normal is a declared choice.
+#: For section 6.7. The text does not give the distribution of x: standard normal is our choice.
 LINE = Problem("line", lambda rng, n: rng.standard_normal(n), lambda x: 2 * x + 8, 1.0)
 
 
@@ -67,7 +67,7 @@ LINE = Problem("line", lambda rng, n: rng.standard_normal(n), lambda x: 2 * x + 
 
 
 class NetworkSettings(Plain):
-    """What both experiments choose. Gal gives the sizes; steps, rate, minibatch and draws are declared choices."""
+    """Settings of both experiments. Gal gives the sizes; steps, learning rate, minibatch and draws are our choices."""
 
     width: PositiveInt
     hidden_layers: PositiveInt
@@ -82,7 +82,7 @@ class NetworkSettings(Plain):
 def concrete_keep(
     log_odds: Float[Tensor, "*B"], uniform: Float[Tensor, "*B"], temperature: float
 ) -> Float[Tensor, "*B"]:
-    """1 − z̃ of section 6.7, the relaxed indicator that an input is kept, given the log odds of dropping it.
+    """1 − z̃ of section 6.7, the relaxed indicator of keeping an input, given the log odds of dropping it.
 
     z̃ = sigmoid((log p − log(1 − p) + log u − log(1 − u))/t). As t → 0 it becomes Bernoulli: z̃ > ½ iff u > 1 − p.
     """
@@ -92,7 +92,7 @@ def concrete_keep(
 class DropoutNetwork(nn.Module):
     """ReLU layers of any widths; `sizes` runs from the inputs to the outputs, with one drop rate per weight matrix.
 
-    Rates, below 1, live as log odds; fixed ones may be 0.
+    Rates are below 1 and stored as log odds; fixed rates may be 0.
     """
 
     log_odds: Tensor
@@ -105,7 +105,7 @@ class DropoutNetwork(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        # He's scale for the second moment of θ z/(1 − p), which is θ²/(1 − p).
+        # He initialisation for the second moment of θ z/(1 − p), which is θ²/(1 − p).
         self.thetas = nn.ParameterList(
             math.sqrt(2 * (1 - p) / K) * torch.randn(K, L, generator=generator)
             for K, L, p in zip(sizes[:-1], sizes[1:], drop_rates, strict=True)
@@ -121,9 +121,9 @@ class DropoutNetwork(nn.Module):
         temperature: float | None = None,
         one_function: bool = False,
     ) -> Float[Tensor, "M outputs"]:
-        """A mask for every row, or one mask for all, which makes the rows values of one function.
+        """Draws a mask for every row, or one mask for all, in which case the rows are values of one function.
 
-        With a temperature, masks are of the Concrete distribution, through which probabilities can be learnt.
+        With a temperature, masks are drawn from the Concrete distribution, so probabilities can be learnt.
         """
         for i, (theta, bias, log_odds) in enumerate(zip(self.thetas, self.biases, self.log_odds, strict=True)):
             x = x.relu() if i else x
@@ -138,9 +138,8 @@ class DropoutNetwork(nn.Module):
         return x
 
     def kl(self, length_scale: float) -> tuple[Tensor, Tensor]:
-        """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant (Gal 2016, eq. 6.6), as (weights, entropy) to subtract.
-
-        Over all weight rows and biases, the latter as point masses.
+        """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant (Gal 2016, eq. 6.6), as (weights, entropy): their
+        difference is the KL, over all weight rows and biases, the latter as point masses.
         """
         p = self.log_odds.sigmoid()
         squares = torch.stack([theta.square().sum() for theta in self.thetas])
@@ -152,7 +151,7 @@ class DropoutNetwork(nn.Module):
     def functions(
         self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator
     ) -> Float[Tensor, "T N outputs"]:
-        """Values at all rows of x of `draws` functions drawn from q."""
+        """Values of `draws` functions drawn from q at all rows of x."""
         return torch.stack([self(x, generator, one_function=True) for _ in range(draws)])
 
 
@@ -166,11 +165,11 @@ def fit(
     temperature: float | None = None,
     lr_of_rates: float = 0.0,
 ) -> tuple[DropoutNetwork, list[float]]:
-    """A network that minimises loss(outputs, y) + KL/N by Adam, on minibatches if N is larger than these.
+    """A network that minimises loss(outputs, y) + KL/N by Adam, with minibatches if N is larger than their size.
 
     Args:
-        purpose: what random streams are named after.
-        drop_rates: by weight matrix; learnt if there is a temperature.
+        purpose: names the random streams.
+        drop_rates: by weight matrix; learnt if `temperature` is given.
         loss: the mean over points of −log p(y | outputs).
 
     Returns:

@@ -1,9 +1,9 @@
-"""Gal (2016), section 6.4: does the ELBO tell which dropout probability predicts best?
+"""Gal (2016), section 6.4: does the ELBO identify the dropout probability with the best predictions?
 
-Networks of four hidden layers of 1,024 ReLU units, drop probability p and model precision τ fixed, trained to maximise
-ELBO = Σ E_q log N(y_n; f(x_n), τ⁻¹) − KL(q ‖ p), with the KL of `dropout_network`. The KL's constant depends on neither
-p nor the weights; it is left out of `elbo` and reported beside it. The first layer's weights are never dropped:
-dropping the only input with probability p would leave a constant function that often.
+Networks of four hidden layers of 1,024 ReLU units with fixed drop probability p and model precision τ are trained to
+maximise ELBO = Σ E_q log N(y_n; f(x_n), τ⁻¹) − KL(q ‖ p), with the KL of `dropout_network`. The KL's constant depends
+on neither p nor the weights; it is not in `elbo` and is reported separately. The first layer's weights are never
+dropped: dropping the only input, with probability p, would give a constant function.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
-CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: that claims are about
+CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: values used by claims
 INTERVAL = 2.0**-23  #: spacing of the weights' grid in eq. 6.6, float32's near 1
-OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores beside it
+OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores compared with it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(Plain):
-    """Every p with every τ, `repeats` times on the same data."""
+    """Every combination of p and τ, `repeats` times on the same data."""
 
     drop_rates: tuple[Rate, ...]
     precisions: tuple[PositiveFloat, ...]
@@ -62,11 +62,11 @@ def train_and_measure(
 ) -> Row:
     """ELBO and log likelihoods in nats per training or test point, the KL's terms and constant in nats.
 
-    `tau` is the model precision, `p` the drop probability; repeats share the data of the network's seed and differ in
-    all else.
-    `kl_weights` is ½ l² (1 − p)‖m‖² over all rows, `kl_entropy` Σ rows · H(p), which the KL takes off, and
-    `discrete_constant` what eq. 6.6 adds: log Z of the prior on a grid, which is not in `elbo`. Test scores are of the
-    density and the function that are means over draws. The same seed gives the same numbers on one device.
+    `tau` is the model precision, `p` the drop probability. Repeats share the data of the network's seed and differ in
+    everything else. `kl_weights` is ½ l² (1 − p)‖m‖² over all rows, `kl_entropy` is Σ rows · H(p), which the KL
+    subtracts, and `discrete_constant` is the constant of eq. 6.6, log Z of the prior on a grid, which is not in `elbo`.
+    Test scores use the mean density and the mean function over draws. The same seed gives the same numbers on the same
+    device.
     """
     use_one_thread()
     data = WAVES.draw(N, N_test, network.seed, device)
@@ -83,7 +83,7 @@ def train_and_measure(
         "expected_log_likelihood": likelihood,
         "kl_weights": weights,
         "kl_entropy": entropy,
-        # ½ log 2π − log l − log Δ for each: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
+        # ½ log 2π − log l − log Δ per parameter: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
         "discrete_constant": parameters * (0.5 * LOG_2PI - math.log(network.length_scale) - math.log(INTERVAL)),
         "test_log_likelihood": mean_log_density(log_likelihood(f_test, data.y_test, tau)),
         "test_rmse": float((f_test.mean(0) - data.y_test).square().mean().sqrt()),
@@ -96,9 +96,9 @@ def log_likelihood(f: Float[Tensor, "*T N"], y: Float[Tensor, " N"], precision: 
 
 
 def frames(networks: pd.DataFrame, deviation: float) -> Frames:
-    """Networks beside those with p = 0.5 and those with τ = 10, and rank correlations with the ELBO over p.
+    """Networks compared with those with p = 0.5 and those with τ = 10, and rank correlations with the ELBO over p.
 
-    Repeats are paired: they share start, masks and minibatches for all p and τ.
+    Repeats are paired: they share initial values, masks and minibatches for all p and τ.
 
     Args:
         deviation: the test targets' standard deviation.

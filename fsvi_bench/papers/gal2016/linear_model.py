@@ -1,7 +1,7 @@
-"""The linear models that Gal's §6.3 analyses, unit noise, prior N(0, I), one output, and what is known about them.
+"""The linear models of Gal's §6.3, with unit noise, prior N(0, I) and one output, and results about them.
 
-Gal gives neither a number of inputs nor their distribution. Ours are Gaussian with one correlation between any two and
-geometrically rising standard deviations, so that neither Σ = E xxᵀ nor Λ = diag Σ is special; the weights are drawn
+Gal does not state the number of inputs or their distribution. Here they are Gaussian with equal correlations and
+geometrically increasing standard deviations, so neither Σ = E xxᵀ nor Λ = diag Σ is special; the weights are drawn
 from the prior, anew in each repeat.
 """
 
@@ -26,12 +26,12 @@ from fsvi_bench.maths.bernoulli_optimum import retain_profile
 from fsvi_bench.papers.parts import Plain, Rising
 from fsvi_bench.seeds import derived_generator
 
-REACH = 12.0  #: standard deviations after which a Gaussian's tail is below 1e-31
+REACH = 12.0  #: standard deviations, beyond which a Gaussian's tail is below 1e-31
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Settings(Plain):
-    """The YAML's `paper` and `quick`."""
+    """The model of the YAML's `paper` and `quick`."""
 
     inputs: int = Field(ge=2)
     correlation: float = Field(ge=0, lt=1)
@@ -52,7 +52,7 @@ class Settings(Plain):
     @model_validator(mode="after")
     def _ordered(self) -> Settings:
         if self.design_points < self.inputs:
-            raise ValueError("design_points are fewer than inputs: their columns cannot be orthogonal")
+            raise ValueError("expected at least as many design_points as inputs, so that columns can be orthogonal")
         return self
 
     @property
@@ -65,7 +65,7 @@ class Settings(Plain):
 
 
 class Problems(NamedTuple):
-    """R linear models side by side."""
+    """A batch of R linear models."""
 
     X: Float[Tensor, "R N k"]
     y: Float[Tensor, "R N"]
@@ -88,7 +88,8 @@ def draw_problem(settings: Settings, repeat: int, N: int) -> tuple[Tensor, Tenso
 
 
 def draw_problems(settings: Settings, N: int, compressed: bool = False) -> Problems:
-    """Every repeat's; compressed to at most k + 1 rows of the same inner products, so that millions of rows fit."""
+    """The problems of all repeats; optionally compressed to at most k + 1 rows with the same inner products, so that
+    millions of rows fit into memory."""
     drawn = []
     for repeat in range(settings.repeats):
         *data, w = draw_problem(settings, repeat, N)
@@ -103,10 +104,10 @@ def population_covariance(settings: Settings) -> Float[Tensor, "k k"]:
 
 
 def redesign(problems: Problems, design: str) -> Problems:
-    """The same weights and noise with other inputs, made from the given ones.
+    """The same weights and noise with inputs derived from the given ones.
 
-    "Λ constant": every column scaled to φᵀφ = N, so that correlation is all that is left. "Σ diagonal": the columns
-    made orthogonal (QR), of their old lengths, so that Λ = Σ is diagonal and not constant. "general": as they are.
+    "Λ constant": every column is scaled to φᵀφ = N, so only correlation remains. "Σ diagonal": the columns are made
+    orthogonal (QR) with their original norms, so Λ = Σ is diagonal and not constant. "general": inputs are unchanged.
     """
     X, length, w = problems.X, problems.X.norm(dim=-2, keepdim=True), problems.w[..., None]
     if design == "Λ constant":
@@ -140,10 +141,10 @@ def limit_profile(
 
 
 def widened_kl(m: float, p: float, spread: float) -> float:
-    """KL of p N(m, s²) + (1−p) N(0, s²) to N(0, 1), by the trapezoidal rule about each atom.
+    """KL of p N(m, s²) + (1−p) N(0, s²) to N(0, 1), by the trapezoidal rule around each atom.
 
-    For a Gaussian times something smooth on its scale the rule converges faster than any power of the step. To
-    N(0, l⁻²) it is the KL of l times m and l times s.
+    For a Gaussian times a function that is smooth on its scale, the rule converges faster than any power of the step.
+    For N(0, l⁻²), multiply m and s by l.
     """
     z, step = np.linspace(-REACH, REACH, 4001, retstep=True)
     w = np.array([[m], [0.0]]) + spread * z
@@ -153,7 +154,7 @@ def widened_kl(m: float, p: float, spread: float) -> float:
 
 
 def gridded_kl(m: float, p: float, step: float) -> float:
-    """KL of p δ_m + (1−p) δ_0 to the prior ∝ exp(−½w²) on the multiples of the step, its normaliser summed up."""
+    """KL of p δ_m + (1−p) δ_0 to the prior ∝ exp(−½w²) on the multiples of the step, with its normaliser as a sum."""
     reach = math.ceil(REACH / step)
     normaliser = np.exp(-0.5 * (step * np.arange(-reach, reach + 1)) ** 2).sum()
     return float(0.5 * p * m**2 - entr([p, 1 - p]).sum() + math.log(normaliser))
@@ -163,18 +164,18 @@ def gridded_kl(m: float, p: float, step: float) -> float:
 
 
 class Target(NamedTuple):
-    """The posterior restricted to the points m∘ε: what lemma 1's factorised q approximates."""
+    """The posterior restricted to the points m∘ε, which lemma 1's factorised q approximates."""
 
     masks: Float[Tensor, "S k"]
     log_mass: Float[Tensor, " S"]
 
     def kl(self, logit: Float[Tensor, " k"]) -> Float[Tensor, ""]:
-        """KL of Π Bernoulli(ε_i; σ(logit_i)) to it."""
+        """KL of Π Bernoulli(ε_i; σ(logit_i)) to this target."""
         log_q = (self.masks * logsigmoid(logit) + (1 - self.masks) * logsigmoid(-logit)).sum(-1)
         return (log_q.exp() * (log_q - self.log_mass)).sum()
 
     def descend(self, start: Float[Tensor, " k"]) -> float:
-        """The least KL that L-BFGS finds from a start, without coordinate-wise arguments or mean-field algebra."""
+        """The smallest KL that L-BFGS finds from a start, without coordinate-wise or mean-field formulas."""
 
         def value(x: np.ndarray) -> tuple[float, np.ndarray]:
             logit = torch.tensor(x, requires_grad=True)
@@ -186,7 +187,7 @@ class Target(NamedTuple):
 
 
 def enumerate_masks(X: Float[Tensor, "N k"], y: Float[Tensor, " N"], m: Float[Tensor, " k"]) -> Target:
-    """All 2^k of them, weighted by N(y; X(m∘ε), I) N(m∘ε; 0, I)."""
+    """All 2^k masks, weighted by N(y; X(m∘ε), I) N(m∘ε; 0, I)."""
     masks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=len(m))), dtype=torch.float64)
     weights = masks * m
     log_joint = -0.5 * (y - weights @ X.mT).square().sum(-1) - 0.5 * weights.square().sum(-1)

@@ -1,4 +1,4 @@
-"""Gal (2016), §6.3, with what §§6.5 and 6.6 say of the linear model."""
+"""Gal (2016), §6.3, and the statements of §§6.5 and 6.6 about the linear model."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from fsvi_bench.papers.gal2016.linear_model import (
 )
 from fsvi_bench.seeds import derived_generator
 
-SHOWN = 0  #: the data set whose profiles and bounds are drawn
-DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p at which m* is held against the MAP
+SHOWN = 0  #: the data set whose profiles and bounds are plotted
+DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p in the comparison of m* and MAP
 FINENESS = tuple(2.0**-power for power in range(2, 13))  #: widths σ and steps Δ, all of which divide the atoms below
 ATOMS, RETAIN, LENGTHSCALES = np.array([(0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5, 1.0, 2.0)])
-RARE_SPIKE = 1e-9  #: the f that stands for f → 0
+RARE_SPIKE = 1e-9  #: the f that represents f → 0
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """All in this process: at the paper's scale it is a matter of seconds."""
+    """Computes everything in this process: at the paper's scale it takes seconds."""
     few_weights = settings.model_copy(update={"inputs": settings.mask_weights})
     masked = draw_problems(few_weights, settings.mask_points)
     frames = {
@@ -65,15 +65,15 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     return frames
 
 
-# --- §6.3: what happens to dropout's optimum as data are added --------------------------------------------------------
+# --- §6.3: dropout's optimum as the number of data grows --------------------------------------------------------------
 #
-# Gal's proof that p* → 1 takes the limit of 𝓛(m*, p)/N at each p, in which the entropy's share vanishes, and minimises
-# the limit: it says nothing of how p* gets there. From the objective's slope in p, logit p* ≈ (N/2) mean_i m_i² Λ_ii
-# for large N: 1 − p* falls exponentially, q's spread with it, whereas the exact posterior's falls like N^(−½).
+# Gal's proof that p* → 1 takes the limit of 𝓛(m*, p)/N at each p, in which the entropy vanishes, and minimises the
+# limit. It does not give the rate. From the objective's slope in p, logit p* ≈ (N/2) mean_i m_i² Λ_ii for large N:
+# 1 − p* falls exponentially, and with it q's spread, whereas the exact posterior's spread falls like N^(−½).
 
 
 def follow_growth(settings: Settings) -> Frames:
-    """Optimum and profile at every N, and how the profile tends to its limit; p from 0.05 to 1 itself."""
+    """Optimum and profile at every N, and the profile's convergence to its limit, for p from 0.05 to 1 inclusive."""
     p = torch.linspace(0.05, 1, settings.profile_points, dtype=torch.float64)
     ends = {settings.points[0]: "first", settings.points[-1]: "last"}
     optima, profiles = [], []
@@ -103,10 +103,11 @@ def follow_growth(settings: Settings) -> Frames:
 
 
 def at_optimum(settings: Settings, N: int, problems: Problems) -> pd.DataFrame:
-    """One row a repeat.
+    """One row per repeat.
 
-    `at_one` is the objective at p = 1 less that at p* [nats]; `distance` that of m* from the MAP, relative; `spread`
-    and `spike_slab_spread` are roots of q's total variance over the exact posterior's; `law` is what logit p* tends to.
+    `at_one` is the objective at p = 1 minus that at p* [nats]; `distance` the relative distance of m* from the MAP;
+    `spread` and `spike_slab_spread` are square roots of q's total variance divided by the exact posterior's; `law` is
+    the asymptote of logit p*.
     """
     optimum, exact = optimal_shared_retain(*problems.data), blr_posterior(*problems.data)
     no_dropout = torch.full_like(optimum.logit, torch.inf)
@@ -114,14 +115,14 @@ def at_optimum(settings: Settings, N: int, problems: Problems) -> pd.DataFrame:
     smooth = spike_slab_optimum(*problems.data, settings.prior_spike)
     smooth_scale = spike_slab_moments(smooth.spike_weight, smooth.mean, smooth.scale).scale
     logit = optimum.logit[..., 0]
-    # Not by `bernoulli_moments`: p would have rounded to 1 long before 1 − p, its logit known, underflows.
+    # `bernoulli_moments` is not used: p rounds to 1 long before 1 − p, computed from the logit, underflows.
     scale = (0.5 * (logsigmoid(logit) + logsigmoid(-logit))).exp() * optimum.m.norm(dim=-1)
     return pd.DataFrame(
         {
             "N": N,
             "repeat": range(len(logit)),
             "logit": logit,
-            "log10_drop": logsigmoid(-logit) / math.log(10),  # exact where 1 − p* underflows
+            "log10_drop": logsigmoid(-logit) / math.log(10),  # exact even if 1 − p* underflows
             "at_one": retain_profile(*problems.data).objective(no_dropout)[..., 0] - optimum.objective,
             "distance": relative_distance(optimum.m, exact.mean),
             "spread": scale / variance.sqrt(),
@@ -137,11 +138,11 @@ def relative_distance(m: Float[Tensor, "*B k"], exact_mean: Float[Tensor, "*B k"
 
 
 def compare_with_map(problems: Problems) -> Frames:
-    """‖m*(p) − MAP‖/‖MAP‖ by design, over p."""
+    """‖m*(p) − MAP‖/‖MAP‖ over p, by design."""
     found = []
     for design in ("general", "Λ constant", "Σ diagonal"):
         data = redesign(problems, design).data
-        # Another route than m*'s own: at p = 1 the two would otherwise be one computation.
+        # Computed independently of m*, since at p = 1 the two would otherwise be the same computation.
         exact = blr_posterior_cholesky(*data).mean
         for drop in DROPS:
             m = optimal_m(*data, torch.full_like(exact[:, :1], 1 - drop))
@@ -150,17 +151,17 @@ def compare_with_map(problems: Problems) -> Frames:
     return {"distances": pd.concat(found, ignore_index=True)}
 
 
-# --- §6.5: KLs to a continuous and to a discrete prior, and the length-scale that the bound then prefers --------------
+# --- §6.5: KLs to a continuous and to a discrete prior, and the length-scale that maximises the bound -----------------
 #
 # Gal replaces the prior N(0, l⁻²) and atoms widened to N(·, σ²) by a prior ∝ exp(−½l²w²) on a grid, since the first
 # KL's constant grows like −log σ and the second has no term in σ. But its −log|Δw| grows like −log Δ as the grid is
-# refined: the two constants differ by ½ log 2πe + log(σ/Δ) per weight, so the discrete prior's is the smaller one only
-# for Δ > 4.13 σ, and both contain −log l, which draws l up to 1/σ or 1/Δ. Gal takes X for the numbers that a computer
-# can represent; his normaliser supposes that they are evenly spaced, and so do we.
+# refined: the two constants differ by ½ log 2πe + log(σ/Δ) per weight, so the discrete prior's constant is smaller only
+# for Δ > 4.13 σ, and both contain −log l, which drives l up to 1/σ or 1/Δ. Gal's grid X is the set of numbers that a
+# computer can represent; his normaliser assumes that they are evenly spaced, as is assumed here.
 
 
 def compare_prior_kls() -> Frames:
-    """Of one weight at m = 1, p = 0.9, l = 1 over `FINENESS`, and what holds over all m, p and l; nothing is random."""
+    """KLs of one weight at m = 1, p = 0.9, l = 1 over `FINENESS`, and summaries over all m, p and l."""
     both = {"continuous": widened_kl, "discrete": gridded_kl}
     kls = pd.DataFrame(
         {"fineness": FINENESS, **{name: [kl(1.0, 0.9, h) for h in FINENESS] for name, kl in both.items()}}
@@ -180,7 +181,7 @@ def compare_prior_kls() -> Frames:
 
 
 def compare_bounds(settings: Settings, problems: Problems) -> Frames:
-    """Both priors' bounds over the length-scale, and where they are highest for the smallest σ and Δ."""
+    """Both priors' bounds over the length-scale, and their maximisers for the smallest σ and Δ."""
     bounds = scan_lengthscales(settings, problems)
     finest = bounds[bounds["spread"] == settings.spreads[-1]]
     return {"bounds": bounds[bounds["repeat"] == SHOWN], "lengthscales": best_lengthscales(finest)}
@@ -189,8 +190,8 @@ def compare_bounds(settings: Settings, problems: Problems) -> Frames:
 def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
     """Log evidence and its bounds at the best m and p [nats], by spread σ or step Δ, length-scale l and repeat.
 
-    l from 0.01 to 1/σ = 1/Δ each, beyond which eq. 6.6's normaliser and the widened atoms' separation do not hold. KLs
-    as Gal approximates them: where m is shorter than σ the entropy H(p) ≤ log 2 per weight counts too much.
+    l runs from 0.01 to 1/σ = 1/Δ, beyond which eq. 6.6's normaliser and the separation of widened atoms do not hold.
+    KLs are approximated as in Gal: if |m| is below σ, the entropy H(p) ≤ log 2 per weight is overestimated.
     """
     decades = 2 - math.log10(min(settings.spreads))
     X, y, unit = problems.data
@@ -210,26 +211,26 @@ def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
 
 
 def best_lengthscales(bounds: pd.DataFrame) -> pd.DataFrame:
-    """By repeat, log₁₀ of the length-scale at a bound's highest over that at the evidence's."""
+    """By repeat, log₁₀ of the length-scale that maximises a bound over the one that maximises the evidence."""
     highest = bounds.groupby("repeat")[["evidence", "continuous", "discrete"]].idxmax()
     scales = highest.map(np.log10(bounds["lengthscale"]).get)
     return scales.sub(scales["evidence"], axis=0)
 
 
-# --- §6.6: free-form masks (lemma 1) against enumeration, and spike and slab ------------------------------------------
+# --- §6.6: free-form masks (lemma 1) compared with enumeration, and spike and slab ------------------------------------
 
 
 def compare_masks(settings: Settings, problems: Problems) -> Frames:
-    """CAVI and enumeration on every repeat, m the MAP."""
+    """CAVI and enumeration on every repeat, with m the MAP."""
     found = pd.concat([_masks(settings, problems, repeat) for repeat in range(len(problems.w))], ignore_index=True)
     return {"masks": found, "mask_sets": found.drop_duplicates("repeat")}
 
 
 def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
-    """One row a weight.
+    """One row per weight.
 
-    `size` is |m_i| in the standard deviations that are left to w_i by the others. Of `kl`, that of CAVI's q [nats],
-    L-BFGS takes off `gain`, and the best of several random starts `best_start`.
+    `size` is |m_i| in standard deviations of w_i given the other weights. `kl` is the KL of CAVI's q [nats], `gain` its
+    reduction by L-BFGS, and `best_start` its reduction by the best of several random starts.
     """
     X, y, one = (each[repeat] for each in problems.data)
     posterior = blr_posterior(X, y, one)
@@ -238,7 +239,7 @@ def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
     random = derived_generator("gal2016-6.3", "mask starts", repeat)
     starts = torch.from_numpy(3 * random.standard_normal((settings.mask_starts, len(m))))
     kl = float(target.kl(logit))
-    nearby = logit + 0.1 * torch.from_numpy(random.standard_normal(len(m)))  # off saddles, if there are any
+    nearby = logit + 0.1 * torch.from_numpy(random.standard_normal(len(m)))  # away from saddle points, if there are any
     found = pd.DataFrame(
         {
             "repeat": repeat,
@@ -255,7 +256,7 @@ def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
 
 
 def examine_spike_slab(settings: Settings, problems: Problems) -> Frames:
-    """Optima on every repeat, and those for rare spikes against the mean-field posterior."""
+    """Optima on every repeat, and optima for rare spikes compared with the mean-field posterior."""
     found = spike_slab_optimum(*problems.data, settings.prior_spike)
     ranks = [spearmanr(*pair).statistic for pair in zip(found.mean.abs(), -found.log_odds, strict=True)]
     slabs = pd.DataFrame(
@@ -274,8 +275,8 @@ def examine_spike_slab(settings: Settings, problems: Problems) -> Frames:
 def follow_eq_6_8(prior_spike: float) -> Frames:
     """α/(1+α) of eq. 6.8 for one weight. As σ → 0 it tends to 0 for every m ≠ 0, to 1 for m = 0.
 
-    The exponent −m²/2σ² beats the factor 1/σ. So Gal's "dropout probability, which tends towards 1" (§6.6.5) should
-    read retain probability: it is kept ever more surely.
+    The exponent −m²/2σ² dominates the factor 1/σ. So Gal's "dropout probability, which tends towards 1" (§6.6.5) should
+    read "retain probability".
     """
     m, sigma = torch.cartesian_prod(
         torch.from_numpy(np.array([0.0, 0.1, 0.5, 1.0])), torch.logspace(1, -3, 33, dtype=torch.float64)
@@ -287,7 +288,7 @@ def follow_eq_6_8(prior_spike: float) -> Frames:
 
 
 def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame) -> pd.DataFrame:
-    """The table of masks."""
+    """The table of results about masks."""
     found = {
         "KL of CAVI's masks from the enumerated posterior, mean": mask_sets["kl"].mean(),
         "the same, largest": mask_sets["kl"].max(),

@@ -1,8 +1,8 @@
-"""Gal (2016), section 6.7: what a network knows and what it cannot know, over the number of data.
+"""Gal (2016), section 6.7: epistemic and aleatoric uncertainty of a network as a function of the number of data.
 
 y = 2x + 8 + N(0, 1). Three hidden layers of 1,024 ReLU units give the mean and the log precision of y at x; the drop
-probability of every layer is learnt through Concrete masks of temperature 0.1. Minimised per training point:
-mean [½ τ(x)(y − f(x))² − ½ log τ(x)] + KL/N, the KL with its entropy term −K H(p) for each layer of K inputs.
+probability of every layer is learnt with Concrete masks of temperature 0.1. The objective per training point is
+mean [½ τ(x)(y − f(x))² − ½ log τ(x)] + KL/N, where the KL contains the entropy term −K H(p) for each layer of K inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCORED |= {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE
 
 
 class ConcreteSettings(NetworkSettings):
-    """Masks are relaxed in training alone: functions are drawn from the Bernoulli posterior with the learnt p."""
+    """Masks are relaxed in training only; functions are drawn from the Bernoulli posterior with the learnt p."""
 
     temperature: PositiveFloat
     start_rate: float = Field(gt=0, lt=1)
@@ -50,11 +50,12 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSettings, device: str) -> Row:
-    """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the inputs up, and test scores.
+    """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the first layer on, and test
+    scores.
 
-    Standard deviations are roots of variances averaged over the test inputs, the noise's over functions too, so that
-    their squares add up. The log likelihood is per test point, of the mean density over draws; `objective` is that at
-    every hundredth step. The same seed gives the same numbers on one device.
+    Standard deviations are square roots of variances averaged over the test inputs, and for the noise also over
+    functions, so their squares add up. The log likelihood is per test point, of the mean density over draws;
+    `objective` is the objective at every hundredth step. The same seed gives the same numbers on the same device.
     """
     use_one_thread()
     purpose = "concrete dropout", derive_seed(network.seed, repeat) % 2**31
@@ -81,7 +82,7 @@ def heteroscedastic_loss(outputs: Float[Tensor, "M 2"], y: Float[Tensor, " M"]) 
 
 
 def frames(networks: pd.DataFrame) -> Frames:
-    """Networks, their scores over repeats, what each repeat shows over N, and drop probabilities by layer."""
+    """Networks, their scores over repeats, trends over N by repeat, and drop probabilities by layer."""
     first, last = networks["N"].min(), networks["N"].max()
     networks = networks.assign(end=networks["N"].map({first: "first", last: "last"}))
     by_N = networks.pivot(index="repeat", columns="N")
@@ -106,7 +107,7 @@ def frames(networks: pd.DataFrame) -> Frames:
 
 
 def drop_rates(networks: pd.DataFrame) -> Frames:
-    """p by layer, counted from the inputs up, and its change since the smallest N."""
+    """p by layer, counted from the inputs, and its change from the smallest N."""
     rates = networks[["N", "end", "repeat", "drop_rates"]].explode("drop_rates").rename(columns={"drop_rates": "p"})
     layer = rates.groupby(["N", "repeat"]).cumcount() + 1
     rates = rates.assign(p=rates["p"].astype(float), layer="layer " + layer.astype(str), hidden=layer > 1)

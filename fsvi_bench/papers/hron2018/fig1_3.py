@@ -16,13 +16,14 @@ from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
 
 GAUSSIAN = "around 0: Gaussian, linear"  #: figure 1
-REACH = 4.0  #: of w in the drawings
+REACH = 4.0  #: of w in the plots
 
 
 class Settings(Plain):
-    """Figure 1's likelihood is N(observation; w, noise_sd²), its r `share` of that at 0; figure 2's k is `tail_from`.
+    """Figure 1's likelihood is N(observation; w, noise_sd²), and its r is `share` times the value at 0; figure 2's k is
+    `tail_from`.
 
-    Masses are followed over so many decades of |w|; `intervals` are figure 3's [a, b], each within the next.
+    Masses are computed over `decades` of |w|; `intervals` are figure 3's [a, b], each inside the next.
     """
 
     observation: float
@@ -38,12 +39,12 @@ class Settings(Plain):
     def _intervals_widen(self) -> Settings:
         a, b = zip(*self.intervals, strict=True)
         if any(np.diff([*a[::-1], *b]) <= 0):
-            raise ValueError("expected intervals [a, b] with a < b, each inside of the next")
+            raise ValueError("expected intervals [a, b] with a < b, each inside the next")
         return self
 
 
 def likelihoods(settings: Settings) -> dict[str, Likelihood]:
-    """As functions of one weight of the model, all of one data point at x = 1; classes other than the first have 0."""
+    """Likelihoods as functions of one weight, each for one data point at x = 1; the other classes have logit 0."""
     gaussian = stats.norm(settings.observation, settings.noise_sd).pdf
     return {
         GAUSSIAN: gaussian,
@@ -64,9 +65,9 @@ def neighbourhood(settings: Settings) -> tuple[float, float]:
 def growth(
     likelihood: Likelihood, start: float, height: float, settings: Settings, *, sides: Sequence[int], away: int
 ) -> pd.DataFrame:
-    """Mass between |w| = `start` and an |w| that moves by decades, inwards (away = −1) or outwards (1), prior 1/|w|.
+    """Mass under the prior 1/|w| between |w| = `start` and |w| some decades inwards (away = −1) or outwards (1).
 
-    `bound` is the mass of a likelihood of that height.
+    `bound` is the mass for a constant likelihood of `height`.
     """
     decades = np.linspace(0, settings.decades, settings.decades * settings.per_decade + 1)
     log_size = math.log(start) + away * math.log(10) * decades
@@ -82,10 +83,11 @@ def growth(
     )
 
 
-def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
-    """Masses after 1, 2, 3 and all decades, and what tells whether they converge.
+def convergence(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
+    """Masses after 1, 2, 3 and all decades, and indicators of their convergence.
 
-    `last_ratio` is the mass of the last decade over that of the one before, under 1 if the mass may converge.
+    `last_ratio` is the mass of the last decade divided by that of the previous one; it is below 1 if the mass may
+    converge.
     """
     mass, slope = grown["mass"][::per_decade], grown["log_density"].diff() / grown["log_size"].diff()
     before, last = mass.diff()[-2:]
@@ -101,9 +103,9 @@ def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
 
 
 def outline(a: float, b: float, points: int) -> pd.DataFrame:
-    """The truncated prior from its left end to its right, and the posterior's density of log |w| on both sides of 0."""
+    """The outline of the truncated prior, and the posterior's density of log |w| on both sides of 0."""
     log_size = np.linspace(a, b, points)
-    prior = np.pad(0.5 * np.exp(-log_size) / (b - a), 1)  # straight down at both ends
+    prior = np.pad(0.5 * np.exp(-log_size) / (b - a), 1)  # vertical at both ends
     half = pd.DataFrame({"log_size": np.pad(log_size, 1, "edge"), "prior": prior})
     both = pd.concat(half.assign(side=side)[::side] for side in (-1, 1))
     w = both["side"] * np.exp(both["log_size"])
@@ -111,7 +113,7 @@ def outline(a: float, b: float, points: int) -> pd.DataFrame:
 
 
 def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
-    """Each interval's prior and its posterior after (x, y) = (1, 1), and what changes from the interval before it."""
+    """Each interval's prior and posterior after (x, y) = (1, 1), and the changes from the previous interval."""
     found = pd.DataFrame(intervals, columns=["a", "b"])
     a, b = found["a"], found["b"]
     peak, mean = np.exp(-a) / (2 * (b - a)), posterior_mean(a, b)
@@ -129,7 +131,7 @@ def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """Masses that grow without bound, and how the truncated prior changes with its interval."""
+    """Masses that grow without bound, and the dependence of the truncated prior on its interval."""
     forms, (delta, r), k = likelihoods(settings), neighbourhood(settings), settings.tail_from
     height = expit(k)
     grown = {name: growth(form, delta, r, settings, sides=[1, -1], away=-1) for name, form in forms.items()}
@@ -152,7 +154,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     outlines = {name: outline(*ends, settings.points) for name, ends in named}
     return {
         "growth": pd.concat(grown, names=["where"]).reset_index("where"),
-        "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
+        "masses": pd.DataFrame([{"where": name} | convergence(g, settings.per_decade) for name, g in grown.items()]),
         "curves": curves,
         "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
         "truncated": truncated,

@@ -1,16 +1,16 @@
-"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: quasi-KL finds the principal subspace.
+"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: minimising the quasi-KL finds the principal subspace.
 
 In section 5.1 P = N(0, Σ) on R^D is approximated by Q = N(0, A diag(v) Aᵀ), A (D×K) with orthonormal columns
 (proposition 6), and by its convolution with noise, N(0, A diag(v) Aᵀ + τI), which has a KL (proposition 7).
 
-Where this deviates from the paper. The proof of proposition 6 writes P's density on the subspace as that of
-N(0, AᵀΣA); restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, with which the stated formula is right. The
-proof of proposition 7 drops τ/γ of the directions left out; with it, replacing a left-out eigenvalue γ by a kept one
-changes the KL by ½[1 − τ/γ + log(τ/γ)] ≤ 0, most for the largest γ, so the claim stands for τ < γ_K. And the other
-choices of K eigenvectors are stationary points but no local optima: rotating a kept eigenvector towards a left-out
-one of larger eigenvalue lowers both objectives.
+Corrections to the paper. The proof of proposition 6 writes P's density on the subspace as that of N(0, AᵀΣA);
+restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, for which the stated formula is correct. The proof of
+proposition 7 omits the term τ/γ of discarded directions; with it, replacing a discarded eigenvalue γ by a retained one
+changes the KL by ½[1 − τ/γ + log(τ/γ)] ≤ 0, most for the largest γ, so the claim holds for τ < γ_K. The other choices
+of K eigenvectors are stationary points but not local optima: rotating a retained eigenvector towards a discarded one
+with a larger eigenvalue lowers both objectives.
 
-Optima are found here without these solutions, by descent, and curvatures by automatic differentiation.
+Here optima are found by descent, without using these solutions, and curvatures by automatic differentiation.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
 from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
-MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
-REACH = 5.3  #: of the drawn lines on both sides
+MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as failed
+REACH = 5.3  #: half-length of the plotted lines
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
 
@@ -43,16 +43,16 @@ class Settings(Plain):
 
     covariance: tuple[tuple[float, float], tuple[float, float]]
     angles: list[float] = Field(min_length=1, max_length=4)  #: degrees
-    points: PositiveInt  #: angles from 0 to 180 degrees
-    eigenvalues: list[PositiveFloat]  #: falling
+    points: PositiveInt  #: number of angles from 0 to 180 degrees
+    eigenvalues: list[PositiveFloat]  #: descending
     dimensions: PositiveInt
     starts: PositiveInt
     seed: int
-    noise_variances: list[PositiveFloat] = Field(min_length=2)  #: falling
+    noise_variances: list[PositiveFloat] = Field(min_length=2)  #: descending
     observations: PositiveInt
     noise_sd: PositiveFloat
     prior_scales: PositiveInt
-    prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, rising
+    prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, ascending
 
     @model_validator(mode="after")
     def _falling(self) -> Settings:
@@ -60,13 +60,13 @@ class Settings(Plain):
         steps = [*np.diff(self.eigenvalues), *np.diff([*kept, *self.noise_variances])]
         if max(steps) >= 0 or len(kept) == len(self.eigenvalues):
             raise ValueError(
-                "expected falling values: more eigenvalues than dimensions, and noise below the last one kept"
+                "expected descending values: more eigenvalues than dimensions, and noise below the last one retained"
             )
         return self
 
 
 def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Where L-BFGS ends on a differentiable loss."""
+    """The end point of L-BFGS on a differentiable loss."""
     free = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
         [free], max_iter=5000, tolerance_grad=1e-11, tolerance_change=1e-16, line_search_fn="strong_wolfe"
@@ -86,7 +86,7 @@ def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 
 def restricted(angle: Tensor, precision_tril: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard deviation of P_S = N(0, sd²) on these lines, and log Z_S."""
+    """Standard deviations of P_S = N(0, sd²) on these lines, and log Z_S."""
     tril, log_mass = restrict_gaussian(direction(angle)[..., None], precision_tril)
     return 1 / tril[..., 0, 0], log_mass
 
@@ -98,12 +98,12 @@ def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tenso
 
 
 def best_angle(precision_tril: Tensor, start: Tensor) -> float:
-    """The angle of least −log Z_S, by descent."""
+    """The angle that minimises −log Z_S, by descent."""
     return float(minimise(lambda angle: -restricted(angle, precision_tril)[1], start)) % math.pi
 
 
 def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.DataFrame:
-    """The best line and the others: −log Z_S, the best Gaussian P_S on each, and the KL term `kl` that it leaves."""
+    """The best line and the others: −log Z_S, the best Gaussian P_S on each, and its remaining KL term `kl`."""
     angle = torch.tensor([best, *map(math.radians, settings.angles)], dtype=torch.float64)
     sd, log_mass = restricted(angle, precision_tril)
     quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
@@ -126,7 +126,7 @@ def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.D
 
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
-    """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
+    """Ends of the plotted lines: of the whole line, and of two standard deviations around the mean."""
     angle = np.radians(lines["degrees"])
     ends = [("whole", -REACH), ("whole", REACH), ("fitted", -2 * lines["sd"]), ("fitted", 2 * lines["sd"])]
     return pd.concat([lines.assign(part=part, w1=t * np.cos(angle), w2=t * np.sin(angle)) for part, t in ends])
@@ -141,8 +141,8 @@ def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
 
 
 def equation_9(precision_tril: Tensor) -> dict[str, float]:
-    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles: the largest difference of its
-    sides, and the least excess over the last [nats]."""
+    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles: the largest difference between
+    the two sides of the equation, and the smallest excess over the bound [nats]."""
     grid = np.meshgrid(np.linspace(0, math.pi, 25), np.linspace(-3, 3, 7), np.logspace(-2, 1, 13))
     angle, mean, sd = map(torch.from_numpy, grid)
     sd_p, log_mass = restricted(angle, precision_tril)
@@ -155,16 +155,16 @@ def equation_9(precision_tril: Tensor) -> dict[str, float]:
 
 
 def objective(eigenvalues: Tensor, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
-    """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7).
+    """QKL of Q (proposition 6); with noise, the KL of its convolution without the term that depends on τ alone (7).
 
-    In coordinates along Σ's eigenvectors, so that Σ is diagonal; the descents make no use of that.
+    Coordinates are along Σ's eigenvectors, so Σ is diagonal; the descents do not use this.
     """
     precision_tril = torch.diag(eigenvalues.rsqrt())
     return quasi_kl_gaussian(torch.zeros_like(eigenvalues), basis * variances.sqrt(), precision_tril, noise_variance)
 
 
 def descend(eigenvalues: Tensor, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
-    """A and v at the end of a descent from `start`, a D×K matrix whose Q factor is A, and a row of log v = 0."""
+    """A and v at the end of a descent from `start`, which is a D×K matrix whose Q factor is A, and a row log v = 0."""
 
     def law(rows: Tensor) -> tuple[Tensor, Tensor]:
         return torch.linalg.qr(rows[:-1]).Q, rows[-1].exp()
@@ -174,7 +174,7 @@ def descend(eigenvalues: Tensor, start: Tensor, noise_variance: float = 0.0) -> 
 
 
 def try_start(eigenvalues: Tensor, start: Tensor) -> dict[str, float | bool]:
-    """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
+    """Proposition 6 by descent on the quasi-KL: distances of the result from the principal subspace and variances."""
     basis, variances = descend(eigenvalues, start)
     angle = float(subspace_angles(basis, np.eye(*start.shape)).max())
     return {
@@ -186,7 +186,7 @@ def try_start(eigenvalues: Tensor, start: Tensor) -> dict[str, float | bool]:
 
 
 def convolved_distances(eigenvalues: Tensor, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
-    """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
+    """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, with A and v by descent; τ√K is expected."""
     K = start.shape[1]
     principal = torch.diag(eigenvalues * (torch.arange(len(eigenvalues)) < K))
     optima = (descend(eigenvalues, start, tau) for tau in noise_variances)
@@ -198,8 +198,8 @@ def convolved_distances(eigenvalues: Tensor, noise_variances: Sequence[float], s
 def curvatures(eigenvalues: Tensor, K: int, noise_variance: float) -> dict[str, float]:
     """Gradient and Hessian at the first K eigenvectors with variances γ − τ.
 
-    A is the Q factor of I + L with a D×K matrix L strictly below its diagonal. L and log v are as many numbers as the
-    manifold of (A, v) has dimensions, so that no flat direction is the parametrisation's.
+    A is the Q factor of I + L with a strictly lower-triangular D×K matrix L. L and log v have as many numbers as the
+    manifold of (A, v) has dimensions, so the parametrisation adds no flat directions.
     """
     identity, below = torch.eye(len(eigenvalues), K, dtype=torch.float64), torch.tril_indices(len(eigenvalues), K, -1)
 
@@ -214,10 +214,10 @@ def curvatures(eigenvalues: Tensor, K: int, noise_variance: float) -> dict[str, 
 
 
 def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
-    """All choices of K eigenvectors, under each noise variance."""
+    """All choices of K eigenvectors, for each noise variance."""
     D, points = range(len(eigenvalues)), []
     for tau, choice in itertools.product(noise_variances, itertools.combinations(D, K)):
-        order = sorted(D, key=lambda i: i not in choice)  # the chosen ones first
+        order = sorted(D, key=lambda i: i not in choice)  # the chosen eigenvectors first
         name = f"{{{', '.join(str(i + 1) for i in choice)}}}"
         points.append({"name": name, "leading": order == [*D], "noise": tau, **curvatures(eigenvalues[order], K, tau)})
     return pd.DataFrame(points)
@@ -239,13 +239,13 @@ def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, T
 
 
 def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -> pd.DataFrame:
-    """Log evidence of each prior sd, and the most that −QKL can be over all lines: log evidence + log Z_S.
+    """Log evidence of each prior sd, and the maximum of −QKL over all lines: log evidence + log Z_S.
 
-    The best line goes through the posterior's mean, along its longer axis. As the scale s falls to 0 the evidence tends
-    to that of no weights at all, but log Z_S → −½ log 2πs² → ∞: the bound has no maximum over all s > 0. The frame's
-    attribute `overtakes` is log10 of the s from which on downwards it exceeds those looked at.
+    The best line passes through the posterior's mean, along its longer axis. As the scale s → 0 the evidence tends to
+    that of a model without weights, but log Z_S → −½ log 2πs² → ∞: the bound has no maximum over s > 0. The frame's
+    attribute `overtakes` is log10 of the s below which it exceeds all values in the frame.
     """
-    # In units of the prior's scale the prior is N(0, I); the quasi-KL depends on units, and is taken in those of w.
+    # In units of the prior's scale the prior is N(0, I). The quasi-KL depends on units; it is computed in those of w.
     scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
     variance = torch.full_like(scale, noise_sd**2)
     posterior = blr_posterior(scaled, y, variance)
@@ -259,11 +259,11 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     return found
 
 
-# --- What is found ----------------------------------------------------------------------------------------------------
+# --- Results ----------------------------------------------------------------------------------------------------------
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
+    """Frames for lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
     _, log_mass = restricted(angles, precision_tril)
@@ -271,7 +271,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     draw, eigenvalues = standard_normal(settings.seed), torch.tensor(settings.eigenvalues, dtype=torch.float64)
     *first, last = (draw(len(eigenvalues), settings.dimensions) for _ in range(settings.starts + 1))
     starts = pd.DataFrame([try_start(eigenvalues, start) for start in first])
-    # The quasi-KL, and the KL at the largest noise that leaves every eigenvector a variance.
+    # The quasi-KL, and the KL at the largest noise for which every eigenvector has a positive variance.
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
     points = stationary_points(eigenvalues, settings.dimensions, [0.0, *allowed[:1]])
     distances = convolved_distances(eigenvalues, settings.noise_variances, last)

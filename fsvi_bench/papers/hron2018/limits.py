@@ -1,4 +1,4 @@
-"""Hron, Matthews and Ghahramani (2018), theorems 4 and 5: what the quasi-KL is the limit of, and what it is not."""
+"""Hron, Matthews and Ghahramani (2018), theorems 4 and 5: limits that give the quasi-KL, and one that does not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
 )
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
-SPACE = 3  #: dimensions that theorem 5's subspaces lie in
+SPACE = 3  #: dimension of the space of theorem 5's subspaces
 
 
 class Settings(Plain):
-    """Theorem 4's dropout laws and targets, theorem 5's random supports, lines in the plane, and how far limits go."""
+    """Theorem 4's dropout distributions and targets, theorem 5's random supports, lines in the plane, and the smallest
+    noise and cells."""
 
     theta: list[tuple[float, float]]
     retain_probability: list[Probability]
@@ -42,7 +43,7 @@ class Settings(Plain):
     supports: PositiveInt
     seed: int
     degrees: int = Field(ge=2)  #: steps from 0 to 45 degrees
-    line_cells: list[PositiveFloat] = Field(min_length=1, max_length=4)  #: falling
+    line_cells: list[PositiveFloat] = Field(min_length=1, max_length=4)  #: descending
     line_scale: PositiveFloat
 
 
@@ -50,13 +51,13 @@ class Settings(Plain):
 
 
 def dropout(theta: Tensor, retain: Tensor, mean_p: Tensor, sd_p: Tensor) -> IndependentAtoms:
-    """Atoms at 0 and θ_d, of probabilities 1 − p and p."""
+    """Atoms at 0 and θ_d with probabilities 1 − p and p."""
     locations, probabilities = torch.stack([torch.zeros_like(theta), theta], -1), torch.stack([1 - retain, retain], -1)
     return IndependentAtoms(locations, probabilities, mean_p, sd_p)
 
 
 def dropout_cases(settings: Settings) -> tuple[Tensor, ...]:
-    """Every θ of the settings with every retain probability and every target, [cases, 2] each."""
+    """All combinations of θ, retain probability and target, [cases, 2] each."""
     targets = zip(settings.target_mean, settings.target_sd, strict=True)
     product = itertools.product(settings.theta, settings.retain_probability, targets)
     cases = [(theta, (retain, retain), *target) for theta, retain, target in product]
@@ -64,16 +65,17 @@ def dropout_cases(settings: Settings) -> tuple[Tensor, ...]:
 
 
 def gradient_difference(theta: Tensor, retain: Tensor) -> Tensor:
-    """∂QKL/∂θ less that of Gal and Ghahramani's Σ_d ½ p θ_d² for the prior N(0, I)."""
+    """∂QKL/∂θ minus that of Gal and Ghahramani's Σ_d ½ p θ_d² for the prior N(0, I)."""
     prior = torch.zeros_like(theta), torch.ones_like(theta)
     gradient = torch.func.grad(lambda theta: dropout(theta, retain, *prior).quasi_kl().sum())(theta)
     return gradient - retain * theta
 
 
 def one_weight_minimiser(noise_variance: float) -> float:
-    """θ ≥ 0 of least convolved KL to N(0, 1), for atoms 0 and θ of probability ½ each.
+    """The θ ≥ 0 that minimises the convolved KL to N(0, 1), for atoms 0 and θ with probability ½ each.
 
-    By a grid in θ/√τ: the atoms repel each other as long as the noise lets them overlap, and the prior draws θ to 0.
+    It is found on a grid in θ/√τ: the entropy separates the atoms while they overlap under the noise, and the prior
+    pulls θ to 0.
     """
     theta = torch.linspace(0, 20, 2001, dtype=torch.float64)[:, None] * math.sqrt(noise_variance)
     law = dropout(theta, torch.full_like(theta, 0.5), torch.zeros_like(theta), torch.ones_like(theta))
@@ -81,10 +83,10 @@ def one_weight_minimiser(noise_variance: float) -> float:
 
 
 def equation_8_gap(limit_of_minimisers: float) -> float:
-    """QKL where that example's minimisers tend to, less its infimum (θ → 0 with the atoms apart).
+    """QKL at the limit of that example's minimisers, minus its infimum (θ → 0 with distinct atoms).
 
-    QKL is −log p(0) less the atoms' entropy, of which log 2 is lost where they merge, at 0; anywhere else there is
-    no gap to speak of.
+    QKL is −log p(0) minus the atoms' entropy, of which log 2 is lost if they merge at 0; for any other limit the gap is
+    negligible.
     """
     return math.log(2) if limit_of_minimisers < 1e-2 else 0.0
 
@@ -93,7 +95,7 @@ def equation_8_gap(limit_of_minimisers: float) -> float:
 
 
 def random_subspaces(settings: Settings) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-    """What `quasi_kl_gaussian` takes, for supports of each dimension of R³ with the same random targets."""
+    """Arguments of `quasi_kl_gaussian` for supports of each dimension in R³, with the same random targets."""
     generator = torch.Generator().manual_seed(settings.seed)
     draw = partial(torch.randn, settings.supports, generator=generator, dtype=torch.float64)
     factors = {K: draw(SPACE, K) for K in range(1, SPACE + 1)}
@@ -103,15 +105,15 @@ def random_subspaces(settings: Settings) -> dict[int, tuple[Tensor, Tensor, Tens
 
 
 def full_dimension_difference(mean: Tensor, factor: Tensor, precision_tril: Tensor) -> Tensor:
-    """QKL − KL where Q has a density."""
+    """QKL − KL for a Q with a density."""
     kl = gaussian_kl_to_precision(mean, tril_of_gram(factor.mT), torch.zeros_like(mean), precision_tril).total
     return quasi_kl_gaussian(mean, factor, precision_tril) - kl
 
 
 def lines(settings: Settings) -> pd.DataFrame:
-    """KL − s less the quasi-KL for N(0, scale²) along lines through 0 in the plane, against N(0, I), by cell width.
+    """KL − s minus the quasi-KL, for N(0, scale²) along lines through 0 in the plane and N(0, I), by cell width.
 
-    The formula is that of irrational slopes: all angles but the first and the last, whole degrees between 0 and 45.
+    The formula is for irrational slopes: all angles except the first and the last, whole degrees between 0 and 45.
     """
     degrees = torch.linspace(0, 45, settings.degrees + 1, dtype=torch.float64)
     angle = degrees.deg2rad()
@@ -128,25 +130,25 @@ def lines(settings: Settings) -> pd.DataFrame:
     return pd.concat(found.assign(width=width, left=left(width)) for width in settings.line_cells)
 
 
-# --- What is found ----------------------------------------------------------------------------------------------------
+# --- Results ----------------------------------------------------------------------------------------------------------
 
 
 def approach(
     way: str, sizes: np.ndarray, shifts: np.ndarray, kl: Callable[[float], Tensor], quasi_kl: Tensor
 ) -> pd.DataFrame:
-    """|KL − s − QKL| of every case along the sizes, falling noise variances or cell widths, with their shifts s."""
+    """|KL − s − QKL| of every case for descending sizes (noise variances or cell widths) with their shifts s."""
     cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs())
     cases = cases.assign(way=way, step=cases.index, size=sizes, shift=shifts)
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """Distances from the limits, and what discretisation leaves of a line's orientation."""
+    """Frames of distances from the limits, and of the effect of a line's orientation under discretisation."""
     theta, retain, *targets = dropout_cases(settings)
     atoms, subspaces, along = dropout(theta, retain, *targets), random_subspaces(settings), lines(settings)
     noise = np.geomspace(1, settings.smallest_noise, settings.steps)
     cells = np.geomspace(1, settings.smallest_cell, settings.steps)
-    shift = -0.5 * np.log(2 * math.pi * math.e * noise)  # for each dimension that Q lacks
+    shift = -0.5 * np.log(2 * math.pi * math.e * noise)  # per dimension that Q lacks
     ways = [
         approach("convolution of atoms", noise, 2 * shift, atoms.centred_convolved_kl, atoms.quasi_kl()),
         approach("discretisation of atoms", cells, -2 * np.log(cells), atoms.centred_discretised_kl, atoms.quasi_kl()),

@@ -1,4 +1,4 @@
-"""Hron, Matthews and Ghahramani (2018), section 3.2: wherever one likes, a posterior mean under a truncated prior."""
+"""Hron, Matthews and Ghahramani (2018), section 3.2: under a truncated prior the posterior mean can have any limit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fsvi_bench.papers.hron2018.log_uniform import (
     posterior_variance,
 )
 
-LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
-#: Log of the smallest and the largest normal number; and the intervals that KSW, whom the paper cites, print in their
-#: appendix A: 2^±8 and 2^±11, the exponents' widths in bits in the place of the exponents.
+LOWEST = -45.0  #: lower limit of log |w| in quadratures: the rest contributes e^−90 to a first or second moment
+#: Logarithms of the smallest and the largest normal number; and the intervals printed in appendix A of KSW, whom the
+#: paper cites: 2^±8 and 2^±11, the exponents' widths in bits instead of the exponents.
 FORMATS = {"single": (-126, 128), "double": (-1022, 1024), "single, in KSW": (-8, 8), "double, in KSW": (-11, 11)}
 
 
 class Settings(Plain):
-    """How far each sequence goes (|a| to `largest_size`; b), the constants to reach, points per sequence."""
+    """The range of each sequence (|a| up to `largest_size`; b), the limits c of the mean, and points per sequence."""
 
     largest_size: float = Field(gt=100)
     constants: list[PositiveFloat] = Field(min_length=1, max_length=4)
@@ -35,16 +35,17 @@ class Settings(Plain):
 
 
 def quadrature_moment(power: int, a: Numbers, b: Numbers, likelihood: Likelihood) -> Numbers:
-    """E w^power by integration of likelihood/|w|, whose mass is b − a as both sides of a logistic one add to 1."""
-    unit = np.exp(b)  # in which moments of all intervals are of one size, as the quadrature's tolerance wants it
+    """E w^power by integration of likelihood/|w|. The mass is b − a, since a logistic likelihood's sides add to 1."""
+    unit = np.exp(b)  # makes moments of all intervals of similar size, as the quadrature's tolerance requires
     mass = log_uniform_mass(lambda w: (w / unit) ** power * likelihood(w), np.maximum(a, LOWEST), b, sides=[1, -1])
     return unit**power * mass / (b - a)
 
 
 def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFrame:
-    """The moments along a sequence of intervals by equations 1 and 2, and by quadrature; `c` is where the mean tends.
+    """The moments along a sequence of intervals by equations 1 and 2, and by quadrature; `c` is the mean's limit.
 
-    `mirrored` is the mean after (x, y) = (−1, 1). Logarithms, since some values exceed what a logarithmic axis takes.
+    `mirrored` is the mean after (x, y) = (−1, 1). Logarithms are used since some values exceed the range of a
+    logarithmic axis.
     """
     mean, variance = posterior_mean(a, b), posterior_variance(a, b)
     first, second = (quadrature_moment(power, a, b, expit) for power in (1, 2))
@@ -68,11 +69,11 @@ def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFr
 
 
 def sequences(settings: Settings) -> list[pd.DataFrame]:
-    """The paper's three, by what the mean tends to; the second for each constant c."""
+    """The paper's three sequences, by the mean's limit; the second for each constant c."""
     size = np.geomspace(10, settings.largest_size, settings.points)
     followed = [follow("to 0", -size, np.log(np.log(size)))]
     for c in settings.constants:
-        start = max(0.0, math.log(c)) + 0.5  # where b exceeds log c, a falls
+        start = max(0.0, math.log(c)) + 0.5  # a decreases if b exceeds log c
         b = np.linspace(start, settings.largest_b_constant, settings.points)
         followed.append(follow(f"to {c:g}", b - np.exp(b) / c, b, c))
     b = np.linspace(1, settings.largest_b_infinity, settings.points)
@@ -80,7 +81,7 @@ def sequences(settings: Settings) -> list[pd.DataFrame]:
 
 
 def end_of(steps: pd.DataFrame) -> pd.Series:
-    """A sequence's last step with what tells of limits there; changes of logarithms and spread in its second half."""
+    """A sequence's last step with indicators of its limits: changes of logarithms and spread in its second half."""
     end, late = steps.iloc[-1], steps[len(steps) // 2 :]
     widening = steps[["a", "b"]].diff()[1:] * [-1, 1]
     log_change = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
@@ -111,7 +112,7 @@ def formats() -> pd.DataFrame:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """The three sequences, and what they end at."""
+    """Frames of the three sequences and their last steps."""
     followed = sequences(settings)
     steps, by_format = pd.concat(followed), formats()
     places = [0, settings.points // 2, settings.points - 1]

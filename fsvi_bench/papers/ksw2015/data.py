@@ -1,4 +1,4 @@
-"""Labelled images: MNIST where a local file has it, scikit-learn's bundled digits otherwise. Nothing is downloaded."""
+"""Labelled images: MNIST from a local file if there is one, otherwise scikit-learn's bundled digits. No downloads."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Images(NamedTuple):
 
 
 class ImageSource(Plain):
-    """Images by name and content, and the device that works on them.
+    """Images identified by name and content, and the device that uses them.
 
-    Where the files lie does not count, so that moving them costs no finished part.
+    The files' location is not part of the identity, so finished parts remain valid if files are moved.
     """
 
     name: str
@@ -58,11 +58,11 @@ class ImageSource(Plain):
     def find(cls, laboratory: Laboratory) -> ImageSource:
         images, folder = load_images(laboratory.data_dir), laboratory.data_dir
         if images.name != "mnist":
-            laboratory.note("no MNIST in the data folder: scikit-learn's bundled digits stand in for it")
+            laboratory.note("MNIST is not in the data folder: scikit-learn's bundled digits are used instead")
         return cls(name=images.name, sha256=images.sha256(), device=laboratory.device, folder=folder)
 
     def load(self) -> Images:
-        """On the device. Raises InputError if the files have changed since they were found."""
+        """The images on the device. Raises InputError if the files have changed since they were found."""
         images = load_images(self.folder)
         if images.sha256() != self.sha256:
             raise InputError(f"the {self.name} images changed while they were in use; run again")
@@ -70,13 +70,13 @@ class ImageSource(Plain):
 
 
 def load_images(data_dir: Path | None) -> Images:
-    """MNIST when its file is present, else the bundled digits."""
+    """MNIST if its file is present, else the bundled digits."""
     paths = find_mnist(data_dir) if data_dir else []
     return load_mnist(paths) if paths else load_digits()
 
 
 def load_digits() -> Images:
-    """1,797 digits of 8×8 pixels, of which a fifth are for testing, always the same ones."""
+    """1,797 digits of 8×8 pixels, of which a fixed fifth is for testing."""
     from sklearn import datasets
 
     pixels, labels = datasets.load_digits(return_X_y=True)
@@ -86,7 +86,7 @@ def load_digits() -> Images:
 
 
 def find_mnist(data_dir: Path) -> list[Path]:
-    """`mnist.npz`, or the four idx files (gzipped or not); nothing where neither is there."""
+    """The path of `mnist.npz`, or of the four idx files (gzipped or not); empty if neither exists."""
     sets = [["mnist.npz"], *product(*[(name, f"{name}.gz") for name in IDX_FILES])]
     for folder, names in product(FOLDERS, sets):
         paths = [data_dir / folder / name for name in names]
@@ -96,7 +96,7 @@ def find_mnist(data_dir: Path) -> list[Path]:
 
 
 def load_mnist(paths: list[Path]) -> Images:
-    """70,000 digits of 28×28 pixels. Raises InputError where a file is not what its name says."""
+    """70,000 digits of 28×28 pixels. Raises InputError if a file does not have the expected content."""
     x_train, y_train, x_test, y_test = (array for path in paths for array in _read(path))
     for x, y in ((x_train, y_train), (x_test, y_test)):
         if x.ndim != 3 or y.shape != x.shape[:1] or x.shape[1:] != x_train.shape[1:] or len(x) == 0:
@@ -108,7 +108,7 @@ def load_mnist(paths: list[Path]) -> Images:
 
 
 def _read(path: Path) -> list[np.ndarray]:
-    """The four arrays of an archive, or the one of an idx file."""
+    """The four arrays of an archive, or the single array of an idx file."""
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
@@ -116,7 +116,7 @@ def _read(path: Path) -> list[np.ndarray]:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         # Two zero bytes, the type (8: unsigned bytes), the number of axes, their sizes, the values.
         if raw[:3] != b"\0\0\x08":
-            raise ValueError("its header is another")
+            raise ValueError("its header is not that of unsigned bytes in idx format")
         shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4)
         return [np.frombuffer(raw, np.uint8, offset=4 + shape.nbytes).reshape(shape)]
     except (ValueError, LookupError, OSError, EOFError, BadZipFile) as error:

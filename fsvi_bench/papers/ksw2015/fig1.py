@@ -1,4 +1,4 @@
-"""Kingma, Salimans and Welling (2015), figure 1a: test error over network width for seven kinds of dropout."""
+"""Kingma, Salimans and Welling (2015), figure 1a: test error against network width for seven kinds of dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is 
 
 
 class Settings(Plain):
-    """Every variant with every width, `repeats` times."""
+    """Every combination of variant and width, `repeats` times."""
 
     widths: tuple[PositiveInt, ...] = Field(min_length=2)
     repeats: PositiveInt
@@ -33,16 +33,16 @@ class Settings(Plain):
 
 
 def train_and_test(variant: str, width: int, repeat: int, training: TrainSettings, images: ImageSource) -> Row:
-    """The test error after the epoch that the validation set chooses, and the layers' drop rates at the end."""
+    """The test error after the epoch chosen on the validation set, and the layers' final drop rates."""
     use_one_thread()
     kind, kl_scale = VARIANTS[variant]
-    seed = derive_seed("width sweep", training.seed, repeat) % 2**31  # the same start for every variant
+    seed = derive_seed("width sweep", training.seed, repeat) % 2**31  # the same initial values for every variant
     training = training.model_copy(update={"kl_scale": kl_scale, "seed": seed})
     loaded = images.load()
     kept, validation = split(loaded, training)
     network = Classifier(loaded, NoiseSettings(kind=kind), width, seed)  # one α per layer
     epochs = train(network, kept, training)
-    averaged = next(epochs)  # at the start; the same module after each epoch
+    averaged = next(epochs)  # the initial network; the same module is yielded after each epoch
     test = loaded.x_test, loaded.y_test
     errors = [(error_rate(averaged, *validation), error_rate(averaged, *test)) for averaged in epochs]
     best = int(np.argmin([on_validation for on_validation, _ in errors]))
@@ -66,7 +66,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def findings(networks: pd.DataFrame) -> Frames:
-    """Of trained networks; repeats share their start across variants. Errors in percentage points."""
+    """Frames from trained networks; repeats share initial values across variants. Errors are in percentage points."""
     mean = networks.groupby(["variant", "repeat"])["error"].mean().reset_index()
     margins = mean.merge(mean, on="repeat", suffixes=("", "_of_other")).rename(columns={"variant_of_other": "other"})
     runs = networks.sort_values("width").groupby(["variant", "repeat"])
@@ -90,6 +90,6 @@ def points(networks: pd.DataFrame) -> pd.DataFrame:
     drawn = found[["error", "rate"]]
     found = found.join((drawn - errors).add_suffix("_low")).join((drawn + errors).add_suffix("_high")).reset_index()
     rates, learnt = ["rate_of_inputs", "rate_of_hidden"], found["variant"].str.startswith("variational")
-    found[rates] = found[rates].where(learnt).astype("Float64")  # a dash in tables, not NaN
-    # Moved sideways a little, so that bars do not hide each other.
+    found[rates] = found[rates].where(learnt).astype("Float64")  # shown as a dash in tables, not as NaN
+    # Shifted slightly so that error bars do not overlap.
     return found.assign(place=found["width"] * 1.015 ** (found["variant"].map(list(VARIANTS).index) - 3))

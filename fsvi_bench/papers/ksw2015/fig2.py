@@ -23,7 +23,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Settings(Plain):
-    """Drop rates between which α = p/(1−p) runs, and how many values of it there are, evenly in log α."""
+    """The range of α = p/(1−p), given by drop rates, and the number of values, evenly spaced in log α."""
 
     lowest_rate: float = Field(gt=0, lt=0.5)
     highest_rate: float = Field(gt=0, le=0.5)
@@ -31,7 +31,7 @@ class Settings(Plain):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """All forms as the paper draws them: −KL, the constant such that the exact one is 0 at α = 1."""
+    """All forms as plotted in the paper: −KL, with the constant such that the exact one is 0 at α = 1."""
     low, high = (math.log(p / (1 - p)) for p in (settings.lowest_rate, settings.highest_rate))
     log_alpha = torch.linspace(low, high, settings.points, dtype=torch.float64).clamp(max=0.0)
     at_one = gaussian_dropout_kl(torch.ones(1, dtype=torch.float64))
@@ -43,9 +43,9 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def _worst(errors: pd.DataFrame, log_alpha: Tensor, height: float) -> pd.DataFrame:
-    """Each form where it is furthest from the exact one; shares of the figure's height are for claims."""
+    """The largest error of each form, and its size relative to the figure's height, for claims."""
     errors = errors.drop(columns="exact")
-    highest, lowest = errors.max(skipna=False), errors.min(skipna=False)  # NaN is not to be passed over
+    highest, lowest = errors.max(skipna=False), errors.min(skipna=False)  # NaN must not be skipped
     furthest = errors.abs().idxmax()
     found = {
         "error": highest.where(highest > -lowest, lowest),

@@ -1,27 +1,27 @@
-"""What is measured of KSW's networks: variances of gradients (tables 1 and 2) and of log likelihoods (eq. 5), seconds.
+"""Measurements of KSW's networks: variances of gradients (tables 1 and 2) and of log likelihoods (eq. 5), and times.
 
 # Gradients, by estimator
 
 The gradient is that of the minibatch estimate (N/M) Σ log p(y_i | x_i, w) of the expected log likelihood (their eq. 3);
 the KL is deterministic and adds no variance. A table's entry is the variance of one parameter's gradient, averaged over
-the parameters of a layer. The paper says gradients "for the weights"; its argument (appendix D) is about the variance
-parameters, so both are measured: `theta`, and `log_alpha` where α is learnt. Its scale is not stated either: ratios
-between estimators compare, absolute numbers need not.
+the parameters of a layer. The paper says gradients "for the weights", but its argument (appendix D) concerns the
+variance parameters, so both are measured: `theta`, and `log_alpha` if α is learnt. The scale of the gradient is not
+stated either: only ratios between estimators are comparable, not absolute numbers.
 
-# The log likelihood, over the minibatch size M
+# The log likelihood, by minibatch size M
 
-Everything is per training point: the estimate is (1/M) Σ log p(y_i | x_i, w) over a minibatch, and L_i one summand.
+All values are per training point: the estimate is (1/M) Σ log p(y_i | x_i, w) over a minibatch, and L_i one summand.
 
  * With replacement (Kingma, Salimans and Welling 2015, eq. 5): Var = V/M + (1 − 1/M) C, where V is the variance of one
-   L_i over data and noise, and C the covariance of two. Where every point has noise of its own C = 0; where the
-   minibatch shares its noise C = Var_ε[mean_n L_n(ε)] ≥ 0, pairs that draw the same point twice included.
+   L_i over data and noise, and C the covariance of two. C = 0 if every point has separate noise. If the minibatch
+   shares its noise, C = Var_ε[mean_n L_n(ε)] ≥ 0, including pairs that draw the same point twice.
  * Without replacement (appendix F), exactly, with l_n = E_ε L_n and v_n = Var_ε L_n:
    Var = (1/M) ((N − M)/(N − 1) Var_n[l_n] + mean v_n) + (1 − 1/M) mean_{i≠j} Cov_ε[L_i, L_j].
-   From Var = Var_S[E_ε] + E_S[Var_ε], with Var_S of a mean of M out of N.
+   This follows from Var = Var_S[E_ε] + E_S[Var_ε], with Var_S that of a mean of M out of N.
 
-The paper's bound (48) has (mean_n l_n)² where this has Var_n[l_n], and the latter may well be the larger: a trained
-network is certain of most images and very wrong about a few. The bound becomes valid with mean_n l_n², which is what
-(N²/M²) Σ Var[s_i] l_i² ≤ (N/M) Σ l_i² gives; `corrected_bound` is that one, `paper_bound` the printed one.
+The paper's bound (48) has (mean_n l_n)² instead of Var_n[l_n], and the latter may be larger: a trained network is
+certain of most images and very wrong about a few. The bound is valid with mean_n l_n², which follows from
+(N²/M²) Σ Var[s_i] l_i² ≤ (N/M) Σ l_i². `corrected_bound` is this bound, `printed_bound` the printed one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from fsvi_bench.threads import use_one_thread
 
 Rows = list[dict[Any, Any]]
 Sampling = Literal["with-replacement", "without-replacement"]
-Sizes = Any  #: a minibatch size M, or an array of them, and what goes with each
+Sizes = Any  #: a minibatch size M, or an array of sizes, and corresponding values
 
 
 def draw_rows(N: int, M: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
@@ -70,15 +70,15 @@ def draw_rows(N: int, M: int, sampling: Sampling, generator: torch.Generator) ->
     if sampling == "with-replacement":
         return torch.randint(N, (M,), generator=generator)
     if M > N:
-        raise InputError(f"got minibatches of {M} from {N} images without replacement, expected at most {N}")
+        raise InputError(f"got minibatches of {M} from {N} images without replacement, expected at most {N}; reduce M")
     return torch.randperm(N, generator=generator)[:M]
 
 
 def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
     """Mean over columns of the unbiased variance over the R rows, with its jackknife standard error.
 
-    With d_r the squared distance of row r from the mean row, leaving row r out takes d_r·R/(R − 1) off Σ d_r: the
-    jackknife is linear in d. Rows are whole gradients, so that the dependence between columns is accounted for.
+    With d_r the squared distance of row r from the mean row, leaving row r out reduces Σ d_r by d_r·R/(R − 1), so the
+    jackknife is linear in d. Rows are whole gradients, so the dependence between columns is accounted for.
     """
     R, P = draws.shape
     distances = (draws - draws.mean(0)).square().sum(-1)
@@ -89,9 +89,9 @@ def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
 
 
 class VarianceSettings(Plain):
-    """How to measure after so many epochs (`checkpoints`), of which the last ends the training.
+    """Settings of the measurements after given numbers of epochs (`checkpoints`), the last of which ends training.
 
-    At most `coordinates` parameters of a layer, chosen at random, are looked at.
+    At most `coordinates` randomly chosen parameters per layer are used.
     """
 
     checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)
@@ -103,9 +103,9 @@ class VarianceSettings(Plain):
 def gradient_variances(
     network: Classifier, images: Images, settings: VarianceSettings, seed: int, epochs: int
 ) -> Iterator[dict[str, Any]]:
-    """A fixed network's entries of a table, with standard errors; estimators have random streams of their own.
+    """A fixed network's entries of a table, with standard errors; each estimator has its own random stream.
 
-    "no-noise" is what the choice of the minibatch alone adds.
+    "no-noise" is the variance from the choice of the minibatch alone.
     """
     for estimator in (*ESTIMATORS, "no-noise"):
         draws = gradient_draws(network, images, settings, estimator, ("gradient variance", seed, epochs, estimator))
@@ -120,7 +120,7 @@ def gradient_draws(
 ) -> dict[tuple[str, str], Float[Tensor, "R P"]]:
     """R gradients of (N/M) Σ log p, at P coordinates of each watched parameter, in float64.
 
-    The coordinates do not depend on `seed`: estimators are compared at the same ones.
+    The coordinates do not depend on `seed`, so estimators are compared at the same coordinates.
     """
     device, N = images.x_train.device, len(images.x_train)
     noise, rows = stream(device, *seed, "noise"), stream("cpu", *seed, "rows")
@@ -137,7 +137,7 @@ def gradient_draws(
 
 
 def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
-    """By (layer, parameter), of the bottom and top layers; log α where it is learnt and there is noise."""
+    """Parameters of the bottom and top layers by (layer, parameter); log α if it is learnt and there is noise."""
     bottom, *_, top = network.layers
     learnt = bottom.noise.is_variational and estimator != "no-noise"
     names = ("theta", "log_alpha") if learnt else ("theta",)
@@ -154,7 +154,7 @@ def _coordinates(parameter: Tensor, most: int, group: tuple[str, str]) -> Tensor
 
 
 class MinibatchLawSettings(Plain):
-    """`repetitions` minibatches per size; `passes` over all training data for the prediction."""
+    """`repetitions` minibatches per size, and `passes` over all training data for the prediction."""
 
     sizes: tuple[PositiveInt, ...] = Field(min_length=2)
     repetitions: int = Field(ge=3)
@@ -162,14 +162,14 @@ class MinibatchLawSettings(Plain):
 
 
 class Law(NamedTuple):
-    """What one estimator's variance is made of, from passes over all training data. See the module's docstring."""
+    """The components of one estimator's variance, from passes over all training data; see the module's docstring."""
 
     N: int
     mean_log_likelihood: float  # mean_n l_n
     second_moment: float  # mean_n l_n²
     variance_of_means: float  # Var_n[l_n], dividing by N
     mean_variance: float  # mean_n v_n
-    shared: float  # Var_ε[mean_n L_n], 0 where no noise is shared
+    shared: float  # Var_ε[mean_n L_n], 0 if no noise is shared
     excess_kurtosis: float  # of one L_i over data and noise
 
     @property
@@ -178,22 +178,22 @@ class Law(NamedTuple):
 
     @property
     def covariance_of_pairs(self) -> float:
-        """mean over i ≠ j of Cov_ε[L_i, L_j]."""
+        """The mean over i ≠ j of Cov_ε[L_i, L_j]."""
         return (self.N * self.shared - self.mean_variance) / (self.N - 1) if self.shared else 0.0
 
     def predicted(self, M: Sizes, sampling: Sampling) -> Sizes:
-        """Variance of the mean of M log likelihoods."""
+        """The predicted variance of the mean of M log likelihoods."""
         if sampling == "with-replacement":
             return self.V / M + (1 - 1 / M) * self.shared
         between = (self.N - M) / (self.N - 1) * self.variance_of_means
         return (between + self.mean_variance) / M + (1 - 1 / M) * self.covariance_of_pairs
 
     def error_of_a_variance(self, M: Sizes, R: int, sampling: Sampling) -> Sizes:
-        """Standard error to expect of the variance of R estimates, the shared part taken as Gaussian."""
+        """The expected standard error of the variance of R estimates, with the shared part taken as Gaussian."""
         return self.predicted(M, sampling) * np.sqrt(2 / (R - 1) + max(self.excess_kurtosis, 0.0) / (M * R))
 
     def bound(self, of_the_data: float, M: Sizes) -> Sizes:
-        """Appendix F's, as printed with (mean_n l_n)² for the data, and corrected with mean_n l_n²."""
+        """Appendix F's bound: as printed with (mean_n l_n)² for `of_the_data`, corrected with mean_n l_n²."""
         return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
 
 
@@ -205,9 +205,9 @@ def measure_law(
     estimator: Estimator,
     seed: int,
 ) -> pd.DataFrame:
-    """A fixed network's variance at each minibatch size M, beside its law from passes over all data.
+    """A fixed network's variance at each minibatch size M, and the prediction from passes over all data.
 
-    Sizes, estimators and passes have random streams of their own.
+    Each size, estimator and pass has its own random stream.
     """
     N, device, parts = len(images.x_train), images.x_train.device, ("minibatch law", seed, estimator)
 
@@ -244,12 +244,12 @@ def log_likelihoods(
 
 
 def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
-    """The parts of the law from R draws of all N log likelihoods, freed from the bias of R draws."""
+    """The components from R draws of all N log likelihoods, corrected for the bias of R draws."""
     R, N = passes.shape
     means, mean_variance = passes.mean(0), float(passes.var(0).mean())
     shared = float(passes.mean(1).var()) if shares_noise else 0.0
-    # A mean over R passes carries noise of its own: v_n / R in its square, and in its variance over n that, less the
-    # part that all n share.
+    # The noise of a mean over R passes adds v_n / R to its square, and to its variance over n that minus the part
+    # shared by all n.
     excess = mean_variance / R
     own = excess - (shared / R if shares_noise else excess / N)
     return Law(
@@ -266,8 +266,8 @@ def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
 def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
     """V and C of eq. 5, V/M + (1 − 1/M) C, by weighted least squares, with their errors and χ².
 
-    The errors must not come from the same draws as the variances: a heavy tail raises both at once, so that weights
-    from the draws themselves would favour the variances that came out low.
+    The errors must not be estimated from the same draws as the variances: heavy tails raise both together, so the
+    weights would favour variances that are too low by chance.
     """
     design = (np.array([1 / M, 1 - 1 / M]) / errors).T
     (V, C), residual, *_ = np.linalg.lstsq(design, variances / errors)
@@ -275,10 +275,10 @@ def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
     return {"V": V, "V_error": V_error, "C": C, "C_error": C_error, "chi_square": residual.sum()}
 
 
-# --- Networks to be trained and measured ------------------------------------------------------------------------------
+# --- Training and measuring networks ----------------------------------------------------------------------------------
 
 
-NOISES = {  # one α for each weight, or input
+NOISES = {  # one α per weight, or per input
     "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
     "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
 }
@@ -293,9 +293,9 @@ def train_and_measure(
     variance: VarianceSettings,
     law: MinibatchLawSettings,
 ) -> Row:
-    """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights.
+    """Trains with the local estimator, and measures all estimators at each checkpoint with the averaged weights.
 
-    `test_error` is a share, at the end; `sizes` are those of the trained network's laws, for table 1 alone.
+    `test_error` is the final error rate; `sizes` are the results by minibatch size of the trained network, for table 1.
     """
     use_one_thread()
     loaded, seed = images.load(), derive_seed("ksw2015-variance", network) % 2**31
@@ -311,7 +311,7 @@ def train_and_measure(
 
 
 def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
-    """The law of each estimator and way to draw minibatches."""
+    """Variances by minibatch size, for each estimator and way of drawing minibatches."""
     cases: list[tuple[Sampling, Estimator]] = list(product(get_args(Sampling), ("local", "per-minibatch")))
     return pd.concat([measure_law(network, images, settings, *case, seed) for case in cases])
 
@@ -325,8 +325,8 @@ TIMED: dict[str, tuple[Kind, Estimator]] = {
 
 
 class TimingSettings(Plain):
-    """Every repeat is a ratio; it is the median of some rounds, each of which takes every estimator in turn, so that a
-    busy machine slows all of them."""
+    """Every repeat gives a ratio: the median over rounds, each of which times every estimator in turn, so that a busy
+    machine slows all of them equally."""
 
     width: PositiveInt
     minibatch: PositiveInt
@@ -335,9 +335,10 @@ class TimingSettings(Plain):
 
 
 def time_steps(settings: TimingSettings, images: ImageSource) -> Row:
-    """Forward, backward and Adam's update of one minibatch, KL included, on one thread and warm.
+    """Times forward pass, backward pass and Adam's update of one minibatch, including the KL, on one thread after a
+    warm-up.
 
-    `rounds` are seconds by estimator, with the `repeat` that a round is of.
+    `rounds` are seconds by estimator, with the round's `repeat`.
     """
     loaded = images.load()
     timers = {name: _timer(name, settings, loaded) for name in TIMED}

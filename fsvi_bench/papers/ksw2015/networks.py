@@ -1,7 +1,7 @@
-"""The dropouts of Kingma, Salimans and Welling (2015), called KSW here: layers, their classifier and its training.
+"""The dropout variants of Kingma, Salimans and Welling (2015), called KSW here: layers, classifier and training.
 
-A layer maps a [M,K] to b [M,L] by weights θ [K,L], which stand as in KSW's B = Aθ, and a bias without noise. Unlike the
-rest of the package these modules compute in PyTorch's default precision, float32, as networks usually do.
+A layer maps a [M,K] to b [M,L] by weights θ [K,L], as in KSW's B = Aθ, and a bias without noise. Unlike the rest of the
+package these modules compute in PyTorch's default precision, float32, as is usual for networks.
 
 | kind | noise | estimator `local` | `per-point` | `per-minibatch` |
 |---|---|---|---|---|
@@ -10,13 +10,13 @@ rest of the package these modules compute in PyTorch's default precision, float3
 | `gaussian-a`, `variational-a` | ξ ~ N(1, α) on a: w_i = s_i θ_i | s per point | the same | one s for all |
 | `gaussian-b`, `variational-b` | w_ij ~ N(θ_ij, α θ_ij²) | noise on b | a matrix per point | one matrix |
 
-For noise on the inputs a weight sample per data point *is* a noise vector per data point, since a diag(s) θ = (a ∘ s) θ
+For noise on the inputs, a weight sample per data point is a noise vector per data point, since a diag(s) θ = (a ∘ s) θ
 (KSW, section 3.2). The kinds `gaussian-*` keep α = p/(1 − p) fixed; `variational-*` learn log α per layer, per unit (an
-input of the layer: it is the unit that dropout would drop), or per weight (independent noise only), with α ≤ 1.
+input of the layer, which dropout would drop), or per weight (independent noise only), with α ≤ 1.
 
 Training is as in section 5: Adam with its default rates and momenta, temporal averaging (Kingma and Ba 2015, section
-7.2), the number of epochs chosen on a validation set. The paper gives no minibatch size for training, and no size of
-the validation set: those here are declared choices.
+7.2), and the number of epochs chosen on a validation set. The paper does not state the minibatch size or the size of
+the validation set; the values here are our choices.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from fsvi_bench.papers.streams import stream
 
 Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
 Granularity = Literal["layer", "unit", "weight"]
-#: How noise is drawn, which changes gradients and never the distribution of a single output. "no-noise" draws none.
+#: How noise is drawn. This affects gradients but not the distribution of a single output. "no-noise" draws none.
 Estimator = Literal["local", "per-point", "per-minibatch", "no-noise"]
 ESTIMATORS: tuple[Estimator, ...] = ("local", "per-point", "per-minibatch")
 
-DROP_RATES = (0.2, 0.5, 0.5, 0.5)  #: of the inputs and of the units of each hidden layer
-CHUNK = 2**24  # entries of the per-point noise that are held at a time
+DROP_RATES = (0.2, 0.5, 0.5, 0.5)  #: for the inputs and the units of each hidden layer
+CHUNK = 2**24  # number of entries of per-point noise in memory at a time
 
 
 class NoiseSettings(Plain):
-    """What noise a layer carries."""
+    """The noise of a layer."""
 
     kind: Kind
     granularity: Granularity = "layer"
@@ -59,7 +59,7 @@ class NoiseSettings(Plain):
     def _inputs_have_no_weights(self) -> NoiseSettings:
         if self.kind == "variational-a" and self.granularity == "weight":
             raise ValueError(
-                "got an α per weight for variational-a, expected one per layer or unit because its noise sits on the"
+                "got an α per weight for variational-a, expected one per layer or unit, since its noise is on the"
                 " inputs; choose granularity layer or unit, or kind variational-b"
             )
         return self
@@ -75,9 +75,9 @@ class NoiseSettings(Plain):
 
 
 class NoisyLinear(nn.Module):
-    """One layer. Called with a generator it draws noise, called without one it uses the mean weights.
+    """One layer. With a generator it draws noise; without one it uses the mean weights.
 
-    `drop_rate` p in (0, 1) gives α = p/(1 − p), where learning starts if α is learnt (then p ≤ 1/2).
+    `drop_rate` p in (0, 1) gives α = p/(1 − p), which is the initial value if α is learnt (then p ≤ 1/2).
     """
 
     log_alpha: Tensor  #: [1,1], [K,1] or [K,L]
@@ -104,20 +104,20 @@ class NoisyLinear(nn.Module):
         if not self.noise.is_on_weights:
             rows = a[:1] if estimator == "per-minibatch" else a
             return torch.addmm(self.bias, a * self._input_noise(rows, generator), self.theta)
-        scale = (0.5 * self.log_alpha).exp() * self.theta  # the weights' standard deviations, but for signs
+        scale = (0.5 * self.log_alpha).exp() * self.theta  # the weights' standard deviations, up to signs
         if estimator == "per-minibatch":
             return torch.addmm(self.bias, a, self.theta + scale * normal_like(scale, generator))
         noise = self._local_noise(a, generator) if estimator == "local" else per_point_noise(a, scale, generator)
         return torch.addmm(self.bias, a, self.theta) + noise
 
     def _local_noise(self, a: Tensor, generator: torch.Generator) -> Float[Tensor, "M L"]:
-        """√δ ζ, what the local reparameterisation adds to the mean γ of b (KSW, eq. 6 and 10)."""
+        """√δ ζ, which the local reparameterisation adds to the mean γ of b (KSW, eq. 6 and 10)."""
         alpha, square = self.log_alpha.exp(), self.theta.square()
         # Per layer or unit, α scales the inputs: M×K products instead of K×L ones.
         per_weight = alpha.shape == square.shape
         delta = a.square() @ (alpha * square) if per_weight else (alpha.mT * a.square()) @ square
-        # Where all inputs are 0 so is δ, and the root's derivative there is infinite: ∞ · 0 is NaN. The smallest normal
-        # number keeps it finite, hence the product 0, and moves no other δ.
+        # If all inputs are 0, δ is 0 and the square root has an infinite derivative: ∞ · 0 is NaN. The smallest normal
+        # number keeps it finite, hence the product 0, and does not change any other δ.
         return (delta + torch.finfo(delta.dtype).tiny).sqrt() * normal_like(delta, generator)
 
     def _input_noise(self, rows: Tensor, generator: torch.Generator) -> Float[Tensor, "rows K"]:
@@ -130,7 +130,8 @@ class NoisyLinear(nn.Module):
     def kl(self) -> Tensor:
         """KSW's cubic approximation of the KL to the log-uniform prior, in nats (section 3.3).
 
-        Over all weights (type B) or all input scales s_i (type A). Zero where α is fixed: the KL does not depend on θ.
+        The sum is over all weights (type B) or all input scales s_i (type A). It is 0 if α is fixed, since the KL does
+        not depend on θ.
         """
         if not self.noise.is_variational:
             return self.theta.new_zeros(())
@@ -139,30 +140,30 @@ class NoisyLinear(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Back to α ≤ 1, after each step of an optimiser (KSW, section 3.4).
+        """Restores α ≤ 1 after each step of an optimiser (KSW, section 3.4).
 
-        A clamp within the forward pass would have no gradient beyond the bound, and α could never come back.
+        A clamp in the forward pass would have no gradient beyond the bound, so α could not decrease again.
         """
         if self.noise.is_variational:
             self.log_alpha.clamp_(max=0.0)
 
     @torch.no_grad()
     def mean_drop_rate(self) -> float:
-        """Mean of α/(1 + α), the dropout rate that has the same relative variance as α."""
+        """Mean of α/(1 + α), the dropout rate with the same relative variance as α."""
         return float(self.log_alpha.sigmoid().mean())
 
 
 class Classifier(nn.Module):
     """KSW's ReLU network with three hidden layers of the same width: logits from images.
 
-    It draws noise only where it is given a generator. The noise of a layer sits before or within its linear map, so
-    that the first layer carries the inputs' dropout and the last one that of the uppermost hidden layer.
+    It draws noise only if it is given a generator. A layer's noise is before or within its linear map, so the first
+    layer has the inputs' dropout and the last layer that of the last hidden layer.
     """
 
     def __init__(self, images: Images, noise: NoiseSettings, width: int, seed: int) -> None:
         super().__init__()
         sizes = [images.x_train.shape[1], width, width, width, int(images.y_train.max()) + 1]
-        start = stream("cpu", "networks", "start", seed)  # on the CPU, so that every device starts alike
+        start = stream("cpu", "networks", "start", seed)  # on the CPU, so that all devices have the same initial values
         layers = [NoisyLinear(K, L, noise, p, start) for (K, L), p in zip(pairwise(sizes), DROP_RATES, strict=True)]
         self.layers: list[NoisyLinear] = nn.ModuleList(layers)  # type: ignore[assignment]
         self.to(images.x_train.device)
@@ -183,10 +184,10 @@ class Classifier(nn.Module):
 def per_point_noise(
     a: Float[Tensor, "M K"], scale: Float[Tensor, "K L"], generator: torch.Generator
 ) -> Float[Tensor, "M L"]:
-    """Σ_i a_mi s_ij ε_mij with an ε of its own for every data point m.
+    """Σ_i a_mi s_ij ε_mij with a separate ε for every data point m.
 
-    ε has M·K·L entries, more than memory holds at KSW's sizes. It is drawn in chunks of points and, from the
-    generator's saved state, drawn again on the way back.
+    ε has M·K·L entries, too many for memory at KSW's sizes. It is drawn in chunks of points, and drawn again from the
+    generator's saved state in the backward pass.
     """
     state, noises = generator.get_state(), []
     for points in a.split(max(1, CHUNK // scale.numel())):  # type: ignore[no-untyped-call]
@@ -226,8 +227,8 @@ class TrainSettings(Plain):
 def train(network: Classifier, images: Images, settings: TrainSettings) -> Iterator[Classifier]:
     """Minimises mean cross entropy + kl_scale · KL / N over the training images.
 
-    Yields the network with averaged weights before the first epoch and after each: always the same module, which goes
-    on changing. On one device the same seed gives the same weights.
+    Yields the network with averaged weights before the first epoch and after each epoch. It is always the same module,
+    which is updated in place. On the same device the same seed gives the same weights.
     """
     x, y = images.x_train, images.y_train
     noise = stream(x.device, "networks", "noise", settings.seed)
@@ -246,7 +247,7 @@ def train(network: Classifier, images: Images, settings: TrainSettings) -> Itera
 def averaged_copy(network: torch.nn.Module, decay: float) -> AveragedModel:
     """Exponential moving average of a network's weights, corrected for its start at zero (Kingma and Ba 2015).
 
-    Dividing the moving average of t weights by 1 − decay^t gives the newest of them the share that is taken here.
+    Dividing the moving average of t weights by 1 − decay^t gives the latest one the weight used here.
     """
 
     def average(before: Tensor, new: Tensor, seen: Tensor | int) -> Tensor:
@@ -264,7 +265,7 @@ def step(
     kl_scale: float,
     estimator: Estimator = "local",
 ) -> Tensor:
-    """One step down the objective, which is returned: mean cross entropy plus scaled KL."""
+    """One optimisation step; returns the objective, mean cross entropy plus scaled KL."""
     objective = cross_entropy(network(x, noise, estimator), y) + kl_scale * network.kl()
     optimizer.zero_grad()
     objective.backward()  # type: ignore[no-untyped-call]
@@ -275,7 +276,7 @@ def step(
 
 
 def split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor, Tensor]]:
-    """The images without a validation set drawn from those for training, and the validation set."""
+    """The images without a validation set drawn from the training images, and the validation set."""
     x, y = images.x_train, images.y_train
     order = torch.randperm(len(x), generator=stream("cpu", "networks", "validation", settings.seed)).to(x.device)
     out, kept = order.tensor_split([round(settings.validation_share * len(x))])
@@ -284,5 +285,5 @@ def split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor
 
 @torch.no_grad()
 def error_rate(network: Classifier, x: Tensor, y: Tensor) -> float:
-    """Share of images that are classified wrongly without noise."""
+    """The proportion of images that are misclassified without noise."""
     return float((network(x).argmax(-1) != y).double().mean())

@@ -44,7 +44,7 @@ bounded = 2 * M < N
 
 
 class Settings(Plain):
-    """`networks` of each kind, trained for as many epochs as the last checkpoint asks for; what the paper printed."""
+    """`networks` of each kind, trained until the last checkpoint, and the values printed in the paper."""
 
     networks: PositiveInt
     width: PositiveInt
@@ -58,7 +58,7 @@ class Settings(Plain):
     @model_validator(mode="after")
     def _early_and_late(self) -> Settings:
         if sum(epochs > 0 for epochs in set(self.variance.checkpoints)) < 2:
-            raise ValueError("checkpoints need two numbers of epochs above 0, since a claim compares early with late")
+            raise ValueError("expected at least two checkpoints above 0 epochs, since a claim compares early with late")
         return self
 
 
@@ -67,7 +67,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     grid = {"table": NOISES, "network": range(settings.networks)}
     chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
     networks = laboratory.table(train_and_measure, grid, images=images, **chosen)
-    # Alone, so that no other part disturbs it.
+    # Run alone, so that other parts do not affect the times.
     timed = laboratory.table(time_steps, {}, settings=settings.timing, images=images)
     found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found["ratios"]["images"] = images.name
@@ -75,7 +75,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Frames:
-    """What was measured, by table and network, and its summaries over networks."""
+    """Measurements by table and network, and summaries over networks."""
     found: Any = networks.to_dict("records")
     variances, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "sizes"))
     frames = {
@@ -84,11 +84,11 @@ def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -
         **frames_of_laws(sizes),
         **frames_of_times(rounds, settings.published_seconds),
     }
-    return frames | beyond_rows(frames)
+    return frames | aggregates(frames)
 
 
-def beyond_rows(frames: Frames) -> dict[str, pd.DataFrame]:
-    """What claims on more than one row are about: by network, and the law's χ² over all."""
+def aggregates(frames: Frames) -> dict[str, pd.DataFrame]:
+    """Statistics of claims about more than one row: by network, and the χ² of the fit over all networks."""
     correlated = frames["cells"].query("table == 'table 2'")
     local = frames["means"].query("parameter == 'theta'").pivot(index="network", columns="table", values="local")
     drawn = frames["laws"].query("sampling == 'with-replacement'")
@@ -101,13 +101,13 @@ def beyond_rows(frames: Frames) -> dict[str, pd.DataFrame]:
 
 
 def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> Frames:
-    """A table's cells, network by network, with ratios between estimators; and these over cells and over networks."""
+    """A table's cells by network, with ratios between estimators, and means over cells and over networks."""
     cells = variances.pivot(index=[*CELL, "network"], columns="estimator", values="variance").reset_index()
     compared = {f"{above} over {below}": cells[above] / cells[below] for above, below in COMPARED}
     cells = cells.assign(**compared, trained=cells["epochs"] > 0)
     trained = cells[cells["trained"]]
     by_time = trained.groupby(["table", "layer", "parameter", "network"])["per-minibatch over per-point"]
-    # θ before log α; estimators stay in their order, of which local is the first.
+    # θ comes before log α; estimators keep their order, with local first.
     variances = variances.sort_values(CELL, ascending=[True, False, True, True])
     local = variances.groupby([*CELL, "network"])["variance"].transform("first")
     variances = variances.assign(to_local=variances["variance"] / local)
@@ -121,23 +121,23 @@ def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> Fra
 
 
 def ratios(variances: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Each cell's geometric mean over networks, and its ratio to local with a 95% interval beside the paper's."""
+    """Each cell's geometric mean over networks, and its ratio to local with a 95% interval and the paper's value."""
     groups = variances.groupby([*CELL, "estimator"], sort=False)
     found = intervals(groups["to_local"], geometric=True).assign(variance=groups["variance"].agg(gmean)).reset_index()
     printed = published.set_index(["table", "epochs", "layer"])
     printed = printed.div(printed["local"], axis=0).melt(ignore_index=False, var_name="estimator", value_name="paper")
     found = found.merge(printed.assign(parameter="theta").reset_index(), how="left")
     return found.assign(
-        paper=found["paper"].astype("Float64"),  # what it does not print has a dash in tables, not NaN
+        paper=found["paper"].astype("Float64"),  # values not printed there are shown as a dash in tables, not as NaN
         place=found.groupby(["layer", "epochs"]).ngroup(),
         column=found["epochs"].astype(str) + "\n" + found["layer"],
     )
 
 
 def frames_of_laws(sizes: pd.DataFrame) -> Frames:
-    """Eq. 5 and appendix F, network by network, and over networks.
+    """Eq. 5 and appendix F by network and over networks.
 
-    The covariance takes over where (M − 1) C = V. The paper states its bound for M < N/2.
+    The covariance exceeds V from the M with (M − 1) C = V. The paper states its bound for M < N/2.
     """
     cases = sizes.groupby([*PLACE, "sampling", "estimator"], sort=False)
     fits = cases[["M", "variance", "expected_error"]].apply(lambda case: pd.Series(fit_law(*case.to_numpy().T)))
@@ -152,7 +152,7 @@ def frames_of_laws(sizes: pd.DataFrame) -> Frames:
 
 
 def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> Frames:
-    """Seconds over those of local, medians of rounds: a row for each repeat; and over repeats, beside the paper's."""
+    """Seconds relative to local: medians of rounds, one row per repeat; and over repeats, with the paper's values."""
     seconds = rounds.set_index("repeat")
     repeats = seconds.div(seconds["local"], axis=0).groupby("repeat").median()
     times = intervals(repeats.melt(var_name="estimator").groupby("estimator", sort=False)["value"])

@@ -1,4 +1,4 @@
-"""The exact posterior on the standard splits beside numbers from outside: MC dropout's, and GPflow's sparse GP."""
+"""The exact posterior on the standard splits, compared with external results: MC dropout and GPflow's sparse GP."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ rmse_gap = rmse - gpflow_rmse
 
 
 class Settings(Plain):
-    """Data sets with reference values, and up to how many of their splits are looked at."""
+    """Data sets with reference values, and the largest number of splits used of each."""
 
     datasets: list[str] = Field(min_length=1)
     splits: int = Field(ge=2)
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """Every official task of these data sets beside what others report on its rows.
+    """Every official task of these data sets, compared with external results on the same rows.
 
     Raises:
-        InputError: none of them has official tasks, or raw data are missing.
+        InputError: none of the data sets has official tasks, or raw data are missing.
     """
     places = [(name, s) for name in settings.datasets for s in official_splits(load_card(name).name)[: settings.splits]]
     if not places:
@@ -60,7 +60,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 
 def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
-    """One official task: NLPD [nats per test point] and RMSE [target's unit], exact and of the sparse GP it is from."""
+    """One official task: NLPD [nats per test point] and RMSE [target's unit], exact and of the sparse GP behind it."""
     task, fit = official.task, official.certificate.fit
     if fit is None:
         raise ValueError(f"{task.dataset} split {task.split} was not fitted")
@@ -70,9 +70,9 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
         "dataset": task.dataset,
         "split": task.split,
         "task_sha256": task.sha256,
-        "converged": fit.converged,  # before its iterations were used up
+        "converged": fit.converged,  # within the maximum number of iterations
         "nlpd": exact.nlpd(problem),
-        "rmse": float((problem.y_test - exact.mean).square().mean().sqrt() * task.target_std),  # Titsias's too
+        "rmse": float((problem.y_test - exact.mean).square().mean().sqrt() * task.target_std),  # also of Titsias's GP
         "titsias_nlpd": Predictive(exact.mean, variance).nlpd(problem),
         "bound": fit.bound_per_point,
         "noise": float(task.noise_variance),
@@ -82,13 +82,13 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
 
 
 def titsias_variance(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """k(x,x) − φᵀφ ≥ 0 at the test inputs, what the features lack of the GP's prior variance; and the variance of y in
-    Titsias's (2009, eq. 6) approximate GP, the noise included.
+    """At the test inputs, k(x,x) − φᵀφ ≥ 0, the part of the GP's prior variance that the features do not represent; and
+    the variance of y in Titsias's (2009, eq. 6) approximate GP, including the noise.
 
-    Its q(u) is the exact posterior of the weights w = L⁻¹u, N(μ, FFᵀ), and f given u keeps the GP's conditional
-    variance: k(x,x) − φᵀφ + φᵀFFᵀφ + σ². The linear model has φᵀFFᵀφ + σ² only. In the words of Quiñonero-Candela and
-    Rasmussen (2005), at equal parameters, the linear model predicts as SoR and Titsias's GP as DTC (their eqs. 16b and
-    20b): the means φᵀμ are the same.
+    Its q(u) is the exact posterior of the weights w = L⁻¹u, N(μ, FFᵀ), and f given u has the GP's conditional variance,
+    which gives k(x,x) − φᵀφ + φᵀFFᵀφ + σ². The linear model has φᵀFFᵀφ + σ² only. In terms of Quiñonero-Candela and
+    Rasmussen (2005), with equal parameters, the linear model predicts as SoR and Titsias's GP as DTC (their eqs. 16b
+    and 20b); the means φᵀμ are the same.
     """
     Phi = problem.Phi_test
     missing = problem.frozen.outputscale - Phi.square().sum(-1)
@@ -96,7 +96,7 @@ def titsias_variance(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, 
 
 
 def _nlpd_with_less_jitter(problem: Task) -> float:
-    """The exact posterior's, were the features made with a tenth of the jitter; NaN if k(Z,Z) has no factor then."""
+    """The exact posterior's NLPD with features from a tenth of the jitter; NaN if k(Z,Z) cannot be factorised then."""
     task = replace(problem.frozen, jitter=LESS_JITTER * problem.frozen.jitter)
     try:
         other = replace(problem, frozen=task, feature_map=problem.feature_map.of(task))
@@ -109,7 +109,8 @@ def _nlpd_with_less_jitter(problem: Task) -> float:
 
 
 def gpflow() -> pd.DataFrame:
-    """GPflow 2.11.2's SGPR from the paper's start, with 100 inducing points of its own drawing, a row a split."""
+    """GPflow 2.11.2's SGPR from the paper's initial values, with 100 independently drawn inducing points; one row per
+    split."""
     names = {
         "elbo_per_point": "gpflow_bound",
         "noise_variance": "gpflow_noise",
@@ -120,7 +121,7 @@ def gpflow() -> pd.DataFrame:
 
 
 def dropout() -> pd.DataFrame:
-    """MC dropout in Gal and Ghahramani (2016), table 1, a row a data set: NLPD and RMSE with their ± as printed."""
+    """MC dropout in Gal and Ghahramani (2016), table 1: NLPD and RMSE with their ± as printed; one row per data set."""
     return _published("gal2016_table_1.csv").assign(dropout_nlpd=lambda table: -table.pop("log_likelihood"))
 
 
@@ -132,11 +133,11 @@ def _published(name: str) -> pd.DataFrame:
         raise InputError(f"cannot read {path}: {error.strerror}; install the package again") from error
 
 
-# --- What is shown ----------------------------------------------------------------------------------------------------
+# --- Tables and figure ------------------------------------------------------------------------------------------------
 
 
 def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
-    """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
+    """Frames from the results of `compare` and `gpflow` by split; `missing` are data sets without official tasks."""
     splits = formula(splits, GAPS)
     datasets = _means(splits).merge(dropout(), "left", "dataset")
     datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
@@ -147,20 +148,20 @@ def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
 
 
 def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
-    """All of it in words."""
+    """The Markdown page."""
     return render(TEMPLATE, **frames, missing=frames["datasets"].attrs["missing"], quick=quick, verdicts=verdicts)
 
 
 def _means(splits: pd.DataFrame) -> pd.DataFrame:
-    """A row a data set: means over its splits, their standard errors (`_error`), and how many there are (`splits`)."""
+    """One row per data set: means over splits, standard errors (`_error`) and the number of splits (`splits`)."""
     by = splits.drop(columns="split").groupby("dataset", sort=False)
     errors = by.sem(numeric_only=True).add_suffix("_error")
     return by.mean(numeric_only=True).join(errors).assign(splits=by.size()).reset_index()
 
 
 def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
-    """The figure's points, a row a split, of MC dropout's means a data set: NLPD less the exact posterior's and RMSE
-    over it, with both ends of their ± (`_low`, `_high`)."""
+    """The figure's points, one row per split (for MC dropout, per data set): the NLPD minus the exact posterior's and
+    the RMSE divided by it, with both ends of their ± (`_low`, `_high`)."""
     band = datasets.set_index("dataset")["band"]
     parts = []
     for source, (rows, name, shift) in {

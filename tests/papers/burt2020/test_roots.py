@@ -190,4 +190,4 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
 
     with pytest.raises(InputError, match="none of toy has two official tasks"):
         investigate(settings(datasets=["toy"]), Told())
-    assert notes == ["toy has less than two official tasks: left out"]
+    assert notes == ["toy is left out: it has fewer than two official tasks"]

@@ -197,7 +197,7 @@ def test_statistics_of_planted_slopes():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"S": [100, 50]}, "expected rising numbers"), ({"S": [25, 50]}, "expected 100 among them")],
+    [({"S": [100, 50]}, "expected ascending numbers"), ({"S": [25, 50]}, "expected 100 to be one of them")],
 )
 def test_counts_that_do_not_rise_or_lack_the_claims_own_are_refused(changes, words):
     with pytest.raises(ValidationError, match=words):

@@ -57,13 +57,13 @@ def test_tables_survive_their_files_and_writing_again_changes_no_byte(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("kl_mean_term", "kl_mean", 1), "its columns are others"),
-        (lambda text: text.replace(",ok,", ",fine,", 1), "a status is none of ok"),
-        (lambda text: text.replace(",full,", ",half,", 1), "a family is none of full"),
-        (lambda text: text.rsplit(",", 4)[0], "a cell that is ok has no spectrum_"),
+        (lambda text: text.replace("kl_mean_term", "kl_mean", 1), "its columns are not those of this version"),
+        (lambda text: text.replace(",ok,", ",fine,", 1), "a status is not one of ok"),
+        (lambda text: text.replace(",full,", ",half,", 1), "a family is not one of full"),
+        (lambda text: text.rsplit(",", 4)[0], "a cell with status ok has no spectrum_"),
         (lambda text: text.replace("a machine,", "a machine,more,", 1), "is not a study's table"),
         (lambda text: text.replace(",0.7,", ",nan,", 1), "is not a study's table"),
-        (lambda text: text.replace(",0.01,0.06,", ",0.01,,", 1), "a cell that is ok has no spectrum_5"),
+        (lambda text: text.replace(",0.01,0.06,", ",0.01,,", 1), "a cell with status ok has no spectrum_5"),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):
@@ -225,11 +225,11 @@ def test_splits_are_not_counted_twice_by_other_steps_or_seeds(tmp_path, change):
     cells, curves = whole()
     again = cells[cells["method"] == "rand-a"].iloc[:1].assign(**change)
     write_tables(Tables(pd.concat([cells, again]), curves), tmp_path / "study")
-    with pytest.raises(InputError, match="holds boston split 0 rand-a twice"):
+    with pytest.raises(InputError, match="contains boston split 0 rand-a twice"):
         reproduce(tmp_path)
 
 
 def test_a_folder_with_neither_records_nor_tables_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv\.gz"):
+    with pytest.raises(InputError, match=r"contains neither records nor study/scores\.csv\.gz"):
         reproduce(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -161,7 +161,7 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
 def test_a_task_that_is_not_here_is_refused(ran):
     root, plan = ran
     strange = [each.model_copy(update={"task_sha256": "e" * 64}) for each in found_in(root, plan).records]
-    with pytest.raises(InputError, match="neither official nor in the cache"):
+    with pytest.raises(InputError, match="neither official nor cached"):
         collect(Cells(strange), workshop_in(root))
 
 

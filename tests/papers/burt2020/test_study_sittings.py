@@ -68,7 +68,7 @@ def test_lines_of_other_settings_are_not_the_plans(change):
     both = continued(found, earlier)
     assert same(both.cells, found.cells)
     assert both.curves.empty
-    assert kept_words(found, earlier) == "3 lines are of no planned cell and are left out"
+    assert kept_words(found, earlier) == "3 lines match no planned cell and are left out"
 
 
 @pytest.mark.parametrize(("here", "there", "taken"), [(3, 2, "here"), (2, 3, "there"), (3, 3, "here"), (0, 1, "there")])
@@ -83,7 +83,7 @@ def test_of_two_curves_the_one_of_more_cells_is_taken(here, there, taken):
 
 
 def test_cells_on_another_task_are_refused():
-    with pytest.raises(InputError, match="boston split 0 on two tasks"):
+    with pytest.raises(InputError, match="two tasks for boston split 0"):
         continued(half(lambda place: place.method != "exact", task="f" * 12), whole())
 
 
@@ -119,7 +119,7 @@ def test_a_sitting_keeps_the_lines_of_the_tables_that_lie_there(tmp_path, sittin
     [
         (lambda text: text[:-40], r"scores\.csv\.gz is not a study's table"),
         (lambda text: text + text.splitlines(keepends=True)[-1], "power split 2 ssge twice"),
-        (lambda text: text.replace(",000000000000,", ",0123456789ab,"), "split 0 on two tasks"),
+        (lambda text: text.replace(",000000000000,", ",0123456789ab,"), "two tasks for boston split 0"),
     ],
 )
 def test_a_table_that_does_not_go_with_the_records_is_not_written_over(tmp_path, sitting, damage, said):

@@ -12,13 +12,13 @@ from scipy import integrate, stats
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.papers.burt2020.theory import networks, singular
 from fsvi_bench.papers.burt2020.theory.data_processing import (
-    beside_weights,
     folded_shortfall,
     indicator_kl,
     measure_nested,
     of_values,
     random_features,
     random_posterior,
+    relative_to_weights,
 )
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl
 from fsvi_bench.papers.burt2020.theory.networks import linear_pieces
@@ -80,8 +80,8 @@ def test_claims_on_data_processing_notice_a_breach(nested):
     other = nested.copy()
     at = (other["divergence"] == "total variation") & (other["draw"] == 1) & (other["points"] == 12)
     other.loc[at, "functional"] *= 0.9
-    found = judged({"nested": beside_weights(worse, k)})
-    also = judged({"nested": beside_weights(other, k)})
+    found = judged({"nested": relative_to_weights(worse, k)})
+    also = judged({"nested": relative_to_weights(other, k)})
     seen = worse[of_kl].set_index("inputs")["functional"]
     for verdicts, name, value, case in (
         (found, "proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
@@ -167,7 +167,7 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     """A KL of another slope, a value without noise that is not the largest, an event that shows too much."""
     along, bare = case
     wrong = bare.assign(found=bare["found"].where(bare["divergence"] != "KL(P, Q)", 9.0))
-    found = judged(singular.judged_by_case(along.assign(kl=2 * along["kl"]), singular.beside_largest(wrong)))
+    found = judged(singular.judged_by_case(along.assign(kl=2 * along["kl"]), singular.distance_from_largest(wrong)))
     slope = found["proposition 4: KL(Q_e, P), largest distance of its slope from (M - k)/2, share"]
     assert slope.value == pytest.approx(1, rel=1e-3)
     assert found["proposition 4: least KL without noise, either way [nats]"].value == 9.0
@@ -265,7 +265,7 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("cases", [[3, 3]], "expected rising"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
+        ("cases", [[3, 3]], "expected ascending"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
         ("folded_mean", math.nan, "folded_mean"), ("curve_points", 61, "curve_points"),
     ],
 )  # fmt: skip

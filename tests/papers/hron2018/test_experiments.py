@@ -12,7 +12,7 @@ from scipy import integrate
 from scipy.special import expit
 
 from fsvi_bench.papers.hron2018 import fig5, limits, moments
-from fsvi_bench.papers.hron2018.fig1_3 import GAUSSIAN, growth, likelihoods, neighbourhood, tell
+from fsvi_bench.papers.hron2018.fig1_3 import GAUSSIAN, convergence, growth, likelihoods, neighbourhood
 from fsvi_bench.papers.hron2018.fig5 import BOUND, EVIDENCE
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from tests import reference
@@ -59,7 +59,7 @@ def test_a_likelihood_that_vanishes_at_zero_has_finite_mass_there(power, ratio):
     """∫ |w|^(n−1) dw: each decade adds 10^(−n) of what the one before did. So proposition 1's premise is needed."""
     settings = settings_of("fig1-3", decades=4)
     grown = growth(lambda w: np.abs(w) ** power, 1.0, 0.5, settings, sides=[1, -1], away=-1)
-    assert tell(grown, settings.per_decade)["last_ratio"] == pytest.approx(ratio, rel=1e-9)
+    assert convergence(grown, settings.per_decade)["last_ratio"] == pytest.approx(ratio, rel=1e-9)
 
 
 def test_the_likelihood_exceeds_r_exactly_within_delta():
@@ -215,8 +215,8 @@ def test_descent_leaves_the_neighbourhood_of_another_choice():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("fig1-3", {"intervals": [(-1, 1), (-1, 2)]}, "each inside of the next"),
-        ("fig5", {"noise_variances": [3.0, 1.0]}, "noise below the last one kept"),
+        ("fig1-3", {"intervals": [(-1, 1), (-1, 2)]}, "each inside the next"),
+        ("fig5", {"noise_variances": [3.0, 1.0]}, "noise below the last one retained"),
         ("fig5", {"dimensions": 5}, "more eigenvalues than dimensions"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The whole study of Burt et al. (2020): records to a small table, and from that table alone the page about it."""
+"""The whole study of Burt et al. (2020): a small table made from records, and a page made from that table alone."""

@@ -1,4 +1,4 @@
-"""The paper's claims, judged from the study's table: by data set and jitter, once all planned splits are there."""
+"""The paper's claims, judged from the study's table by data set and jitter, once all planned splits have finished."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fsvi_bench.presenting.looks import NO_LOGARITHM
 from fsvi_bench.statistics.resampled_t import paired_differences
 
 M = 80  #: the paper's default
-FEWEST_SPLITS = 2  #: with which there is an interval
-#: What a claim is about, by the first words of its statistic; of KLs the logarithms.
+FEWEST_SPLITS = 2  #: for which there is an interval
+#: The column of a claim's values, by the first words of its statistic; for KLs, logarithms are used.
 _COLUMNS = {
     "log KL": "kl",
     "log KL mean term": "kl_mean_term",
@@ -29,19 +29,19 @@ _OUTCOMES = ("held", "did not hold", "undecided", "not judged", "incomplete")
 
 
 class StudyClaim(Claim):
-    """A claim on every data set, or on those that it names."""
+    """A claim about every data set, or about those that it names."""
 
     datasets: tuple[str, ...] = Field(default=(), exclude=True)
 
 
 def judge_study(cells: pd.DataFrame, claims: Sequence[StudyClaim]) -> pd.DataFrame:
-    """A row for every claim on every data set and jitter on which it was planned (NaN for claims on EXACT alone).
+    """One row per claim, data set and jitter for which it was planned (jitter is NaN for claims about EXACT alone).
 
-    There is a `value` with its interval once every planned split is there and has a value; `splits` have one,
-    `finished` have a record, and `agreeing` of the `splits` are on the claimed side by themselves.
+    `value` and its interval exist once every planned split has finished and has a value. `splits` is the number of
+    splits with a value, `finished` the number with a record, and `agreeing` the number of `splits` on the claimed side.
 
     Raises:
-        InputError: a claim names a statistic that there is not.
+        InputError: a claim names an unknown statistic.
     """
     rows = []
     for claim in claims:
@@ -53,14 +53,14 @@ def judge_study(cells: pd.DataFrame, claims: Sequence[StudyClaim]) -> pd.DataFra
 
 
 def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """By planned split, what the statistic is the mean of, and whether it is finished.
+    """By planned split, the values of which the statistic is the mean, and whether the split has finished.
 
-    A KL that is 0 but for rounding counts as the least that a figure shows; what diverged or failed is infinitely far
-    from everything, and tells nothing of likelihoods and variances.
+    A KL that is 0 up to rounding counts as the smallest that a figure shows. Cells that diverged or failed have an
+    infinite KL, and no value for likelihoods and variances.
     """
     kind, _, names = statistic.partition(": ")
     if kind not in _COLUMNS:
-        raise InputError(f"burt2020-study.yaml: there is no statistic '{statistic}'; mend the file")
+        raise InputError(f"burt2020-study.yaml: there is no statistic '{statistic}'; fix the file")
     value = cells[_COLUMNS[kind]]
     if kind.startswith("log KL"):
         value = np.log(value.clip(lower=NO_LOGARITHM)).mask(cells["status"].isin(LOST), np.inf)
@@ -69,7 +69,7 @@ def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
     cells = cells.assign(value=value, finished=cells["status"] != "missing")
     first, *others = (cells[line == name] for name in names.split(" - "))
     for other in others:
-        jitter = [] if other["kl_jitter"].isna().all() else ["kl_jitter"]  # EXACT stands beside each
+        jitter = [] if other["kl_jitter"].isna().all() else ["kl_jitter"]  # EXACT is compared with each jitter
         first = first.merge(other, on=["dataset", "split", *jitter], suffixes=("", "_of_other"))
         first["value"] = paired_differences(*first[["value", "value_of_other"]].to_numpy().T)
         first["finished"] &= first["finished_of_other"]
@@ -83,7 +83,7 @@ def _judged(claim: StudyClaim, splits: pd.DataFrame) -> dict[str, Any]:
     row = claim.model_dump(include={"says", "statistic", "side", "threshold"}) | counts
     if not splits["finished"].all():
         return row | {"outcome": "incomplete"}
-    # Not of survivors: a split that diverged where that tells nothing leaves no verdict.
+    # No verdict on the remaining splits alone: a split that diverged without a value makes the claim "not judged".
     if len(values) < max(len(splits), FEWEST_SPLITS):
         return row | {"outcome": "not judged"}
     verdict = claim.judge(values.tolist())
@@ -91,9 +91,9 @@ def _judged(claim: StudyClaim, splits: pd.DataFrame) -> dict[str, Any]:
 
 
 def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
-    """Claims against where they held: each data set once, without jitter, with how many of its splits are on the
-    claimed side by themselves; and where the outcome is another with jitter, if all splits are there with it."""
-    judged = judged[judged["splits"] > 0]  # the others have nothing to be judged by yet
+    """A table of claims and outcomes: each data set without jitter, with the number of splits on the claimed side; and
+    the data sets whose outcome differs with jitter, if all their splits with jitter have finished."""
+    judged = judged[judged["splits"] > 0]  # the others have no values yet
     judged = judged.assign(place=[_place(row) for row in judged.itertuples()])
     jittered = judged["kl_jitter"] > 0
     plain = judged[~jittered]
@@ -103,13 +103,13 @@ def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
         both = judged[jittered].merge(plain, on=["statistic", "says", "dataset"], suffixes=("", "_without"))
         known = (both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)
         moved = both[known & (both["outcome"] != both["outcome_without"])]
-        told = moved["place"] + ": " + moved["outcome"]
-        table["another outcome with jitter"] = told.groupby(moved["says"]).agg(", ".join)
+        entries = moved["place"] + ": " + moved["outcome"]
+        table["another outcome with jitter"] = entries.groupby(moved["says"]).agg(", ".join)
     return table.astype(object).fillna("–").rename_axis(index="claim", columns=None).reset_index()
 
 
 def _place(row: Any) -> str:
-    """Such as `boston (1e-6) 19/20`."""
+    """An entry such as `boston (1e-6) 19/20`."""
     jitter = f" ({in_words(row.kl_jitter)})" if row.kl_jitter > 0 else ""
     of_planned = f" of {row.planned}" if row.outcome == "incomplete" else ""
     return f"{row.dataset}{jitter} {row.agreeing}/{row.splits}{of_planned}"

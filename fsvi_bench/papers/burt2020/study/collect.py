@@ -1,4 +1,4 @@
-"""From a folder of records, finished or not, to the study's tables."""
+"""Makes the study's tables from a folder of records, complete or not."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HARDWARE_LENGTH = 100
 
 
 def collect(found: Cells, workshop: Workshop) -> Tables:
-    """Both tables, by method as in every report. Reads each finished cell's posterior and trace, and raw data.
+    """Both tables, with methods in the order of reports. Reads each finished cell's posterior and trace, and raw data.
 
     Raises:
-        InputError: raw data, a task or a posterior is missing, or a file is not what its name says.
+        InputError: raw data, a task or a posterior is missing, or a file does not have the expected content.
     """
     near = _closeness(found.records, workshop)
     planned: list[Record | Place] = [*found.records, *found.missing]
@@ -45,7 +45,7 @@ def _line(of: Record | Place) -> tuple[Any, ...]:
 
 
 def _closeness(records: Sequence[Record], workshop: Workshop) -> dict[str, Closeness]:
-    """By cell; problem by problem, so that each is loaded once."""
+    """Closeness by cell, computed problem by problem so that each problem is loaded once."""
     ok = sorted((record for record in records if record.status == "ok"), key=_problem)
     workshop.progress.start("splits", len({*map(_problem, ok)}))
     found: dict[str, Closeness] = {}
@@ -63,7 +63,7 @@ def _problem(record: Record) -> tuple[str, int, str]:
 
 
 def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
-    """What a cell's row has, and more."""
+    """The columns of a cell's row, and others."""
     if isinstance(of, Place):
         return {**of.hyperparameters, **of._asdict(), "status": "missing"}
     row = {
@@ -85,7 +85,7 @@ def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
 
 
 def curves_of(records: Sequence[Record], root: Path) -> pd.DataFrame:
-    """Of every line that has no jitter; EXACT has no trace."""
+    """Curves of every line without jitter; EXACT has no trace."""
     traced = [r for r in records if r.status in ("ok", "diverged") and not r.hyperparameters.get("kl_jitter")]
     curves = [pd.DataFrame(columns=list(CURVES))]
     for _, group in groupby(sorted(traced, key=_line), _line):
@@ -99,18 +99,18 @@ def curves_of(records: Sequence[Record], root: Path) -> pd.DataFrame:
 
 
 def curve(traces: Mapping[str, Trace], asked: Mapping[str, int]) -> pd.DataFrame:
-    """KL after every number of steps that some trace has, and the seconds until then, or until a trace stopped.
+    """KL after every number of steps that occurs in a trace, and the seconds until then or until a trace stopped.
 
     Args:
         traces: by cell.
-        asked: how many steps the cells that diverged were to take: they are infinite from their traces' ends to there.
+        asked: the planned number of steps of cells that diverged; their KL is infinite from the trace's end to there.
     """
     points = pd.concat(pd.DataFrame(trace.points).assign(cell=cell) for cell, trace in traces.items())
-    points = points.fillna({"kl": math.inf})  # a cell's after it diverged
+    points = points.fillna({"kl": math.inf})  # after divergence
     grid = sorted({*points["steps"], *asked.values()})
     kl, seconds = (points.pivot(index="steps", columns="cell", values=name).reindex(grid) for name in ("kl", "seconds"))
     ended = kl.bfill().isna() & kl.columns.isin([*asked])
-    kl = kl.mask(ended, math.inf).ffill().dropna()  # from where all traces have begun
+    kl = kl.mask(ended, math.inf).ffill().dropna()  # from the step at which all traces have begun
     names = {"lower_quartile": "kl_lower_quartile", "median": "kl", "upper_quartile": "kl_upper_quartile"}
     spread = pd.DataFrame([spread_of(row) for row in kl.to_numpy()], kl.index).rename(columns=names)
     spread["seconds"] = seconds.ffill().median(axis=1)

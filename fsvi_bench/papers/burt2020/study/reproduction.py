@@ -1,4 +1,4 @@
-"""`fsvi-bench reproduce burt2020-study`: records to tables, tables to the page, its figures and all its tables.
+"""`fsvi-bench reproduce burt2020-study`: makes tables from records, and the page with its figures from the tables.
 
 Equal tables give equal bytes.
 """
@@ -32,27 +32,27 @@ from fsvi_bench.presenting.tables import as_csv
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 
-PAGE = "study"  #: `study.md` and the folder `study` beside it
-PER_FIGURE = 4  #: data sets of figures 3 and 4, in alphabetic order, as in the paper
+PAGE = "study"  #: `study.md` and the folder `study` next to it
+PER_FIGURE = 4  #: data sets per figure of figures 3 and 4, in alphabetical order, as in the paper
 FIGURE_DOTS_PER_INCH = 120
 
 
 class StudyFile(File):
-    """`conf/reproductions/burt2020-study.yaml`; its `figure` is drawn of a few data sets at a time."""
+    """`conf/reproductions/burt2020-study.yaml`; its `figure` is drawn for a few data sets at a time."""
 
-    claims: tuple[StudyClaim, ...]  # type: ignore[assignment]  # a study says itself where their statistics stand
-    published: str  #: SHA-256 of both tables, as CSV, that the page's sentences are about
+    claims: tuple[StudyClaim, ...]  # type: ignore[assignment]  # their statistics are located by the study
+    published: str  #: SHA-256 of the two tables, as CSV, to which the page's sentences refer
     figures: dict[str, FigureSpec]
 
 
 class Study(Reproduction[Request]):
     """The whole protocol as a page.
 
-    A folder with records gives `study/scores.csv.gz` and `curves.csv.gz` from these; in one without, such as `docs`,
-    they are read. `study.md` and its figures are made from these two files alone. Where there are both, cells without
-    a record keep their lines: a study goes on elsewhere once both files are copied there, by `fsvi-bench run`
-    (`--compute` would compute all of it). To publish it, copy them into `docs`, and write what came out into
-    `study.md.j2` and the table's hash into `burt2020-study.yaml`.
+    In a folder with records, `study/scores.csv.gz` and `curves.csv.gz` are made from them; in a folder without, such as
+    `docs`, both files are read. `study.md` and its figures are made from these two files alone. In a folder with both,
+    cells without a record keep their lines. So a study can be continued on another machine by `fsvi-bench run` after
+    copying both files there (`--compute` would compute all cells). To publish it, copy the files into `docs`, write the
+    findings into `study.md.j2`, and the table's hash into `burt2020-study.yaml`.
     """
 
     @property
@@ -60,22 +60,22 @@ class Study(Reproduction[Request]):
         return read_file(self.name, StudyFile)
 
     def make(self, workshop: Workshop) -> Outcome:
-        """Raw data are needed for records, not for tables.
+        """As `Reproduction.make`. Raw data are needed for records, not for tables.
 
         Raises:
-            InputError: the folder holds neither records nor tables of the study, or tables that do not go with its
+            InputError: the folder contains neither records nor tables of the study, or tables that do not match its
                 records.
         """
         stem, cells, written = workshop.stem(PAGE), Cells(), list[Path]()
         if (stem / "scores.csv").is_file() and not (stem / CELLS_FILE).is_file():
-            raise InputError(f"{stem} holds scores.csv and curves.csv of an earlier version; gzip both, and run again")
+            raise InputError(f"{stem} has scores.csv and curves.csv of an earlier version; gzip both, and run again")
         if workshop.compute or holds_records(workshop.root):
             cells = run_or_find(make_plan(self._settings(workshop.quick)), workshop, self.name)
             written = write_tables(_found(cells, workshop, stem), stem)
         elif not (stem / CELLS_FILE).is_file():
             raise InputError(
-                f"{workshop.root} holds neither records nor {stem.name}/{CELLS_FILE}; name the folder of the study's "
-                "runs with --out, or let --compute compute it"
+                f"{workshop.root} contains neither records nor {stem.name}/{CELLS_FILE}; name the folder of the "
+                "study's runs with --out, or compute them with --compute"
             )
         tables, file = read_tables(stem), self.file
         frames = frames_of(tables, judge_study(tables.cells, file.claims))
@@ -93,14 +93,14 @@ class Study(Reproduction[Request]):
 
 
 def _found(cells: Cells, workshop: Workshop, stem: Path) -> Tables:
-    """The tables of a folder's records, continued by those that lie there already."""
+    """The tables of a folder's records, completed by existing tables."""
     found = collect(cells, workshop)
-    # What is whole needs no earlier table, and writes over a damaged one.
+    # Complete records need no earlier table, and overwrite a damaged one.
     if not cells.missing or not (stem / CELLS_FILE).is_file():
         return found
     earlier = read_tables(stem)
-    if told := kept_words(found, earlier):
-        workshop.progress.note(f"{stem / CELLS_FILE}: {told}")
+    if note := kept_words(found, earlier):
+        workshop.progress.note(f"{stem / CELLS_FILE}: {note}")
     return continued(found, earlier)
 
 
@@ -127,13 +127,13 @@ def write_page(tables: Tables, frames: Frames, file: StudyFile, stem: Path, quic
 
 
 def page_of(tables: Tables, frames: Frames, file: StudyFile, **settings: object) -> str:
-    """The page's text. Sentences about results appear only beside the published tables."""
+    """The page's text. Sentences about results appear only with the published tables."""
     missing, published = tables.cells["status"].eq("missing").sum(), is_published(tables, file)
     values = {**frames, **settings, "cells": tables.cells, "missing": missing, "published": published}
     return render(Path(__file__).with_name("study.md.j2"), **values) + "\n"
 
 
 def is_published(tables: Tables, file: StudyFile) -> bool:
-    """Whether these are the tables that the page's sentences are about."""
+    """Whether these are the tables to which the page's sentences refer."""
     both = as_text(tables.cells) + as_text(tables.curves)
     return hashlib.sha256(both.encode()).hexdigest() == file.published

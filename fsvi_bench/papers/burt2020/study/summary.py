@@ -1,4 +1,4 @@
-"""The study's tables as tidy frames: spreads and medians by line, pivots by data set, and what figures show."""
+"""The study's tables as tidy frames: spreads and medians by line, pivots by data set, and data for figures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
 
 
 def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
-    """What `tables.csv`, the figures and the page show."""
+    """Frames for `tables.csv`, the figures and the page."""
     cells, curves = named(tables.cells), named(tables.curves)
     known, lost = cells["kl_at_objective_optimum"].notna(), cells["status"].isin(LOST)
     cells = cells.assign(
-        left_undone=cells["objective_gap"].where(known),  # above the best that was found it is a lower bound
+        left_undone=cells["objective_gap"].where(known),  # relative to the best value found it is a lower bound
         kl_where_no_optimum_is_known=cells["kl"].where(~known),
         distance=cells["kl"].mask(cells["kl"].abs() < NO_LOGARITHM, 0.0).mask(lost, math.inf),
     )
@@ -59,7 +59,7 @@ def _by_line(cells: pd.DataFrame, pairs: pd.DataFrame) -> Frames:
 
 
 def _by_dataset(plain: pd.DataFrame, usual: pd.DataFrame) -> Frames:
-    """Medians over splits of what has no jitter, at M = 80 but for the largest A."""
+    """Medians over splits without jitter, at M = 80 except for the largest A."""
     inexact = usual[usual["line"] != "EXACT full"]
     of_objectives = inexact[inexact["method"].isin(["exact", "fixed-a", "rand-a"])]
     return {
@@ -71,13 +71,13 @@ def _by_dataset(plain: pd.DataFrame, usual: pd.DataFrame) -> Frames:
 
 
 def named(frame: pd.DataFrame) -> pd.DataFrame:
-    """With the name of the method, and of the line that it makes with its family."""
+    """Adds the method's title, and the name of the line of method and family."""
     titles = frame["method"].map({method: title_of(method) for method in frame["method"].unique()})
     return frame.assign(title=titles, line=titles + " " + frame["family"])
 
 
 def by_dataset(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Medians in words: a line per method and family and a column per data set, of some splits where it says so."""
+    """Medians as text: a line per method and family, a column per data set; entries over fewer splits are marked."""
     words = frame.pivot_table(column, "line", "dataset", _median_in_words, sort=False, fill_value="–")
     return words.sort_index(axis=1).rename_axis(index="method", columns=None).reset_index()
 
@@ -88,7 +88,7 @@ def _median_in_words(values: pd.Series) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, more of large ones, with a true minus. Rounding errors about 0 are not hidden."""
+    """Three significant digits, more for large numbers, with a minus sign. Rounding errors around 0 are not hidden."""
     if math.isnan(value):
         return "–"
     words = f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value + 0.0:.3g}"
@@ -96,8 +96,8 @@ def number(value: float) -> str:
 
 
 def courses(curves: pd.DataFrame) -> pd.DataFrame:
-    """Of each line's median KL after the first step: its least and its last, how many times the least the last is, and
-    how many times the last finite one the one at two thirds of these steps."""
+    """For each line's median KL after the first step: the smallest and the last value, their ratio, and the ratio of
+    the value at two thirds of the steps to the last finite one."""
     points = curves[curves["steps"] > 0]
     finite = points[np.isfinite(points["kl"])]
     two_thirds = finite[3 * finite["steps"] <= 2 * finite.groupby(_OF_LINE)["steps"].transform("max")]
@@ -113,7 +113,7 @@ def courses(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
-    """Finished cells with jitter beside those without on the same split; `alike` are of the same code and machine."""
+    """Finished cells with jitter paired with those without on the same split; `alike` means same code and machine."""
     ok = cells[cells["status"] == "ok"]
     on = ["dataset", "split", "line", "M"]
     pairs = ok[ok["kl_jitter"] > 0].merge(ok[ok["kl_jitter"] == 0], on=on, suffixes=("", "_without"))
@@ -125,7 +125,7 @@ def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lacking(cells: pd.DataFrame) -> pd.DataFrame:
-    """How many cells of a line are missing, diverged or failed, and the reasons."""
+    """The numbers of missing, diverged and failed cells of each line, and the reasons."""
     lines = cells.groupby(["dataset", "line"], sort=False)
     counts = lines["status"].value_counts().unstack(fill_value=0).join(lines["reason"].agg(_reasons))
     return counts.rename_axis(index=["data set", "method"], columns=None).reset_index()
@@ -136,13 +136,13 @@ def _reasons(reasons: pd.Series) -> str:
 
 
 def _drawn(curves: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """What a figure of curves shows, from their ends: dashes of lines that begin alike do not hide one another."""
+    """Data for a figure of curves, in reverse order, so that dashes of lines with the same start do not overlap."""
     points = curves[(curves["steps"] > 0) & (curves["seconds"] > 0)][::-1].sort_values("dataset", kind="stable")
     return _with_panels(points.assign(size=points["family"] + ", M = " + points["M"].astype(str)), cells)
 
 
 def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
-    """Medians of the finished by line and quantile of the directions."""
+    """Medians over finished cells, by line and quantile of the directions."""
     keys = ["dataset", "method", "family", "line", "M"]
     lines = cells[cells["status"] == "ok"].groupby(keys, sort=False, dropna=False)
     ratios = lines[list(RATIOS)].median().reset_index().melt(keys, var_name="quantile", value_name="ratio")
@@ -151,7 +151,7 @@ def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """Panels are called by their data sets, with how many splits finished if some did not: lines of such are faint."""
+    """Adds panel titles: data sets, with the number of finished splits if not all finished. Such lines are faint."""
     line = ["dataset", "method", "family", "M"]
     counts = spread_by_line(cells, "kl")[[*line, "finished", "planned"]]
     panels = counts.groupby("dataset")[["finished", "planned"]].apply(_panel).rename("panel")

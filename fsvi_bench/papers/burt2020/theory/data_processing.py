@@ -1,14 +1,14 @@
-"""Propositions 3 and 6: function values cannot tell two laws apart better than the parameters behind them.
+"""Propositions 3 and 6: divergences between distributions of function values never exceed those of the parameters.
 
-A condition is missing where the paper says that equality holds if g is injective. Its proof takes a left inverse of g
-and does not ask whether it is measurable in the product σ-algebra, whose events look at countably many inputs only. It
-is, by a theorem of Lusin and Souslin, if g is injective already at countably many inputs, which suffices; whether it is
-necessary is not said here. That g is injective is not enough: g(θ)(x) = 1[x = θ] is, and measurable, but under any law
-of θ with a density every countable set of values is 0 with probability one. All functional divergences are 0 then,
-whatever those of the parameters are. Linear models with k independent feature vectors, and injective g that are
-continuous in x, are on the safe side.
+The paper's statement that equality holds if g is injective lacks a condition. Its proof uses a left inverse of g, which
+must be measurable in the product σ-algebra, whose events depend on countably many inputs only. By a theorem of Lusin
+and Souslin it suffices that g is injective at countably many inputs; whether this is necessary is left open here.
+Injectivity alone does not suffice: g(θ)(x) = 1[x = θ] is injective and measurable, but if θ has a density, every
+countable set of values is 0 with probability one. All functional divergences are then 0, whatever those of the
+parameters. The condition holds for linear models with k independent feature vectors, and for injective g that are
+continuous in x.
 
-Divergences are taken from the laws of the values: nothing here knows that they are functions of the weights.
+Divergences are computed from the distributions of the values, without using that they are functions of the weights.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
 def measure_nested(settings: Settings) -> pd.DataFrame:
     """f-divergences of a random q = N(μ, FFᵀ) against N(0, I_k), of the weights and of values at random inputs.
 
-    A row for each draw, set of inputs (the first 1, 2, ..., and k − 1 inputs three times; each set contains the last)
-    and divergence. Where the rank of the features is k, g is injective.
+    One row per draw, set of inputs (the first 1, 2, ..., and k − 1 inputs three times; each set contains the previous
+    one) and divergence. If the rank of the features is k, g is injective.
     """
     k, generator = settings.features, settings.generator("data processing")
     points, rows = k + settings.extra_points, []
@@ -54,26 +54,27 @@ def measure_nested(settings: Settings) -> pd.DataFrame:
                 for f, of_all in weights.items()
             ]
     columns = ["draw", "inputs", "points", "rank", "divergence", "weights", "functional"]
-    return beside_weights(pd.DataFrame(rows, columns=columns), k)
+    return relative_to_weights(pd.DataFrame(rows, columns=columns), k)
 
 
-def beside_weights(nested: pd.DataFrame, k: int) -> pd.DataFrame:
-    """The functional divergence as a share of that of the weights, and how far it falls from one set to the next."""
+def relative_to_weights(nested: pd.DataFrame, k: int) -> pd.DataFrame:
+    """The functional divergence as a fraction of that of the weights, and its decrease from one set to the next."""
     functional = nested["functional"]
-    # No input shows nothing.
+    # With no inputs the divergence is 0.
     rise = nested.groupby(["draw", "divergence"])["functional"].diff().fillna(functional)
     return nested.assign(injective=nested["rank"] == k, share=functional / nested["weights"], fall=-rise)
 
 
 def random_posterior(k: int, generator: torch.Generator) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
-    """Not far from N(0, I), where total variation would be 1 whatever is seen; standard deviations of 0.4 to 1."""
+    """A q close to N(0, I), with standard deviations of 0.4 to 1; otherwise total variation would always be about 1."""
     rotation = random_rotation(k, generator)
     scales = 0.4 + 0.6 * torch.rand(k, generator=generator, dtype=torch.float64)
     return 0.4 * torch.randn(k, generator=generator, dtype=torch.float64), rotation * scales
 
 
 def random_features(points: int, k: int, generator: torch.Generator) -> Float[Tensor, "points k"]:
-    """k radial basis functions on [−2, 2], a spacing wide, at inputs near the centres in random order, then any."""
+    """k radial basis functions on [−2, 2], as wide as their spacing, at inputs near the centres in random order, and
+    then at arbitrary inputs."""
     centres = torch.linspace(-2, 2, k, dtype=torch.float64)
     spacing = centres[1] - centres[0]
     uniform = torch.rand(points, generator=generator, dtype=torch.float64)
@@ -83,17 +84,17 @@ def random_features(points: int, k: int, generator: torch.Generator) -> Float[Te
 
 
 def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Float[Tensor, "M k"]) -> Relative:
-    """The laws of the values Φ_A w: N(Φ_A mean, Φ_A F(Φ_A F)ᵀ) and N(0, Φ_A Φ_Aᵀ).
+    """The distributions of the values Φ_A w: N(Φ_A mean, Φ_A F(Φ_A F)ᵀ) and N(0, Φ_A Φ_Aᵀ).
 
-    Where Φ_A has a rank r < M they have no density, so they are taken in the coordinates Uᵀf of its column space, on
-    which every function lies, U (M×r) orthonormal.
+    If Φ_A has rank r < M they have no density. They are therefore expressed in the coordinates Uᵀf of its column space,
+    which contains every function, with U (M×r) orthonormal.
     """
     within = row_space(Phi_A.mT).mT @ Phi_A
     return relative(within @ mean, within @ factor, tril_of_gram(within.mT))
 
 
 def folded_shortfall(mean: float, scale: float) -> float:
-    """KL of the weight less that of |w|, q = N(mean, scale²) and p = N(0, 1), by adaptive quadrature.
+    """KL of w minus that of |w| for q = N(mean, scale²) and p = N(0, 1), by adaptive quadrature.
 
     The density of |w| at |w| is q(w) + q(−w), and 2p(w): the difference is E_q log[2 q(w)/(q(w) + q(−w))].
     """
@@ -107,7 +108,7 @@ def folded_shortfall(mean: float, scale: float) -> float:
 def indicator_kl(cell: float) -> float:
     """Functional KL of g(θ)(x) = 1[|x − θ| ≤ cell/2], θ ~ N(1, 1) and N(0, 1), at x = −4, −3, …, 5, for cells up to 1.
 
-    At most one value is 1, so that there are eleven states. A cell of 0 leaves 1[x = θ].
+    At most one value is 1, so there are eleven states. A cell of 0 gives 1[x = θ].
     """
     away = np.arange(-4.0, 6.0) - np.array([[1.0], [0.0]])
     inside = special.ndtr(away + cell / 2) - special.ndtr(away - cell / 2)
@@ -116,7 +117,7 @@ def indicator_kl(cell: float) -> float:
 
 
 def of_data_processing(settings: Settings) -> dict[str, pd.DataFrame]:
-    """On propositions 2, 3 and 6."""
+    """Frames for propositions 2, 3 and 6."""
     nested = measure_nested(settings)
     shares = nested.pivot_table("share", "divergence", "inputs", sort=False)
     groups = nested[nested["inputs"].str.startswith("M")].groupby(["divergence", "points"], sort=False)["share"]

@@ -1,4 +1,4 @@
-"""Burt et al. (2020), propositions 3 to 9, made visible."""
+"""Burt et al. (2020), propositions 3 to 9, illustrated numerically."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from fsvi_bench.papers.experiment import Frames, Laboratory
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    """All in this process: it is a matter of seconds."""
+    """Computes everything in this process, since it takes seconds."""
     return {**of_data_processing(settings), **of_singular(settings), **of_networks(settings)}

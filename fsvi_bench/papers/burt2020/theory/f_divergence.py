@@ -1,15 +1,15 @@
-"""f-divergences of two Gaussians in closed form, total variation by one integral, and their values for singular laws.
+"""f-divergences of two Gaussians in closed form, total variation by an integral, and values for singular distributions.
 
 D_f(Q, P) = ∫ f(q/p) dP over {p > 0}, plus f'(∞) Q(p = 0), for f convex with f(1) = 0 (Burt et al. 2020, definition 2).
-It is the same under any invertible affine map, so two Gaussians enter by what is left: coordinates in which
-p = N(0, I) and q = N(shift, diag(variance)), see `relative`. A variance of 0 is a q without a density.
+It is invariant under invertible affine maps, so two Gaussians are given in coordinates in which p = N(0, I) and
+q = N(shift, diag(variance)), see `relative`. With a variance of 0, q has no density.
 
 If Q ⊥ P, then D_f(Q, P) = f(0) + f'(∞): on {p > 0} the ratio is 0 and contributes f(0). The paper's appendix B and
-propositions 7 and 8 have f'(∞) alone, which is right only where f(0) = 0, as for f = z log z. It cannot be right in
-general: f(z) + c(z − 1) gives the same D_f with another f'(∞). Total variation with f = ½|z − 1| has f'(∞) = ½, but is
-1 between singular laws. That the value is the same for all Q ⊥ P, and the largest that there is, is true of
-f(0) + f'(∞). The paper's f are finite at 0; with f(0) = ∞ allowed as well, KL(P, Q) is the f-divergence of (Q, P) with
-f = −log z, and f'(∞) = 0.
+propositions 7 and 8 state f'(∞) alone, which is correct only if f(0) = 0, as for f = z log z. It cannot be correct in
+general, since f(z) + c(z − 1) gives the same D_f with another f'(∞). For example, total variation with f = ½|z − 1| has
+f'(∞) = ½, but is 1 between singular distributions. The statement that the value is the same for all Q ⊥ P, and the
+largest possible, holds for f(0) + f'(∞). The paper's f are finite at 0. If f(0) = ∞ is also allowed, KL(P, Q) is the
+f-divergence of (Q, P) with f = −log z and f'(∞) = 0.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 
 Scalar = Float[Tensor, ""]
 
-#: Of the path in `log_overlap`: its tilt, the step (half of it changes nothing), how far it is followed at most (beyond
-#: lies the reciprocal of that, for equal laws, and less for others), and a log integrand too small to count.
-_TILT, _STEP, _FAR, _NOTHING = 0.3, 1 / 64, 1e13, -45.0
+#: For the path in `log_overlap`: its tilt, the step (halving it changes nothing), its length (the rest contributes the
+#: reciprocal for equal distributions, and less for others), and the log of a negligible integrand.
+_TILT, _STEP, _LENGTH, _NEGLIGIBLE = 0.3, 1 / 64, 1e13, -45.0
 
 
 class Relative(NamedTuple):
-    """q seen from p: independent coordinates, each N(shift, variance) under q and N(0, 1) under p."""
+    """q relative to p: independent coordinates, each N(shift, variance) under q and N(0, 1) under p."""
 
     shift: Float[Tensor, " M"]
     variance: Float[Tensor, " M"]
@@ -45,7 +45,7 @@ class Relative(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator:
-    """A convex f with f(1) = 0, continued to 0, its slope at infinity, and D_f of two Gaussians."""
+    """A convex f with f(1) = 0, extended to 0, its slope at infinity, and D_f of two Gaussians."""
 
     name: str
     f: Callable[[float], float]  #: f(0) may be infinite
@@ -54,27 +54,27 @@ class Generator:
 
     @property
     def between_singular(self) -> float:
-        """D_f(Q, P) for Q ⊥ P, which is also the least upper bound of D_f: f(0) + f'(∞)."""
+        """D_f(Q, P) for Q ⊥ P, which is also the supremum of D_f: f(0) + f'(∞)."""
         return self.of_event(1.0, 0.0)
 
     def of_event(self, q: float, p: float) -> float:
-        """What an event of these probabilities under Q and P shows of D_f(Q, P), which is no less: D_f of two coins.
+        """The lower bound on D_f(Q, P) from an event with these probabilities under Q and P: D_f of two Bernoullis.
 
-        Where p = 0 it is f(1 − q) + q f'(∞). With f'(∞) = ∞, as for KL(Q, P), it is infinite for every q > 0.
+        For p = 0 it is f(1 − q) + q f'(∞). If f'(∞) = ∞, as for KL(Q, P), it is infinite for every q > 0.
         """
         return self._share(q, p) + self._share(1 - q, 1 - p)
 
     def _share(self, q: float, p: float) -> float:
-        """p f(q/p), and its limit q f'(∞) for p → 0."""
+        """p f(q/p), or its limit q f'(∞) for p → 0."""
         if p == 0:
             return q * self.slope_at_infinity if q else 0.0
         return p * self.f(q / p)
 
 
 def relative(shift: Float[Tensor, " M"], factor_q: Float[Tensor, "M c"], tril_p: Float[Tensor, "M M"]) -> Relative:
-    """q = N(m + shift, FFᵀ) seen from p = N(m, LLᵀ); where F has a rank r < M, M − r variances are exactly 0.
+    """q = N(m + shift, FFᵀ) relative to p = N(m, LLᵀ); if F has rank r < M, M − r variances are exactly 0.
 
-    Singular values of L⁻¹F that are rounding (below max(M, c) eps of the largest) count as 0.
+    Singular values of L⁻¹F at rounding level (below max(M, c) eps of the largest) count as 0.
     """
     whitened = solve_tril(tril_p, torch.cat([factor_q, shift[:, None]], dim=1))
     left, variance = spectrum(whitened[:, :-1], max(factor_q.shape) * torch.finfo(shift.dtype).eps)
@@ -82,33 +82,33 @@ def relative(shift: Float[Tensor, " M"], factor_q: Float[Tensor, "M c"], tril_p:
 
 
 def spectrum(factor: Float[Tensor, "M c"], tolerance: float) -> tuple[Float[Tensor, "M M"], Float[Tensor, " M"]]:
-    """Eigenvectors and eigenvalues of FFᵀ: 0 for singular values of F below this share of the largest."""
+    """Eigenvectors and eigenvalues of FFᵀ, which are 0 for singular values of F below `tolerance` times the largest."""
     left, singular, _ = torch.linalg.svd(factor, full_matrices=True)
     reached = torch.where(singular > tolerance * singular[:1], singular, 0.0).square()
     return left, pad(reached, (0, len(left) - len(reached)))
 
 
 def kl(of: Relative) -> Scalar:
-    """KL(q‖p); infinity where q has no density."""
+    """KL(q‖p); infinite if q has no density."""
     shift, variance = of
     return 0.5 * (variance - 1 - variance.log() + shift.square()).sum()
 
 
 def reverse_kl(of: Relative) -> Scalar:
-    """KL(p‖q); infinity where q has no density."""
+    """KL(p‖q); infinite if q has no density."""
     shift, variance = of
     terms = (1 + shift.square()) / variance - 1 + variance.log()
     return torch.where((variance > 0).all(), 0.5 * terms.sum(), math.inf)
 
 
 def log_chernoff(of: Relative, alpha: float | Tensor) -> Tensor:
-    """log ∫ q^α p^(1−α): −∞ for a q without density and 0 < α < 1; +∞ where the integral diverges.
+    """log ∫ q^α p^(1−α): −∞ for a q without density and 0 < α < 1; +∞ if the integral diverges.
 
-    In one coordinate, by completing the square, with λ = (1 − α)v + α for q's variance v and shift m,
+    In one coordinate, completing the square with λ = (1 − α)v + α for q's variance v and shift m gives
 
         ∫ q^α p^(1−α) = v^((1−α)/2) λ^(−½) exp(−½ α(1−α) m²/λ)        (infinite unless λ > 0).
 
-    Complex α, along a last dimension of 1, continue it analytically, for the integral in `log_overlap`.
+    Complex α, with a last dimension of 1, give the analytic continuation for the integral in `log_overlap`.
     """
     shift, variance = of
     mixed = (1 - alpha) * variance + alpha
@@ -123,30 +123,30 @@ def alpha_divergence(of: Relative, alpha: float) -> Scalar:
 
 
 def log_overlap(of: Relative) -> Scalar:
-    """log ∫ min(q, p) = log(1 − TV), to about 12 digits however small the overlap is.
+    """log ∫ min(q, p) = log(1 − TV), to about 12 digits for any size of the overlap.
 
     With the log ratio ℓ = log q/p, min(q, p) = p·min(1, e^ℓ), and min(1, e^ℓ) has the Mellin transform 1/(z(1 − z)):
 
         ∫ min(q, p) = (1/2πi) ∫ c(z) / (z(1 − z)) dz,    c(z) = ∫ q^z p^(1−z),
 
-    along any path from −i∞ to i∞ that crosses the real axis between 0 and 1 only. It crosses at Chernoff's α, where c
-    is least. On the straight line the integrand falls like |z|^(−2−M/2), and turns for ever; on a hyperbola that leans
-    to one side it falls exponentially, and the trapezoidal rule converges so, too (Weideman and Trefethen 2007). The
-    right side is the one where c stays below c(α) until it is too small to count. The hyperbola's scale is α's distance
-    from the poles.
+    along any path from −i∞ to i∞ that crosses the real axis only between 0 and 1. It crosses at Chernoff's α, the
+    minimiser of c. On a straight line the integrand falls only like |z|^(−2−M/2) and oscillates; on a hyperbola that is
+    tilted to one side it falls exponentially, and the trapezoidal rule converges exponentially (Weideman and Trefethen
+    2007). The tilt is to the side where c stays below c(α) until it is negligible. The hyperbola's scale is the
+    distance of α from the poles.
     """
     if not bool((of.variance > 0).all()):
         return of.shift.new_tensor(-math.inf)
-    # Equal laws have no least value; and a hair from the poles at 0 and 1 nothing is gained.
+    # Equal distributions have no minimum, and values very close to the poles at 0 and 1 are not useful.
     least = minimize_scalar(lambda place: float(log_chernoff(of, place)), bounds=(1e-3, 1 - 1e-3), method="bounded")
     alpha, scale = least.x, min(least.x, 1 - least.x)
-    u = torch.arange(0, math.asinh(_FAR / scale), _STEP, dtype=torch.float64)
+    u = torch.arange(0, math.asinh(_LENGTH / scale), _STEP, dtype=torch.float64)
     paths = []
     for tilt in (-_TILT, _TILT):
         turned = u + 1j * tilt
         z = alpha + scale * (math.sin(tilt) + 1j * turned.sinh())
         log_c = log_chernoff(of, z[:, None]) - least.fun
-        counts = (log_c.real > _NOTHING).cumprod(0).bool()
+        counts = (log_c.real > _NEGLIGIBLE).cumprod(0).bool()
         paths.append((log_c[counts], (scale * turned.cosh() / (z * (1 - z)))[counts]))
     log_c, rest = min(paths, key=lambda path: float(path[0].real.max()))
     integral = torch.trapezoid((log_c.exp() * rest).real, dx=_STEP)
@@ -159,7 +159,7 @@ def total_variation(of: Relative) -> Scalar:
 
 
 def alpha_generator(alpha: float) -> Generator:
-    """Of the α-divergence for α > 0 other than 1."""
+    """The generator of the α-divergence for α > 0, α ≠ 1."""
 
     def f(z: float) -> float:
         return (z**alpha - alpha * z - 1 + alpha) / (alpha * (alpha - 1))
@@ -177,19 +177,19 @@ GENERATORS = (
 )
 
 
-# --- A Gaussian without a density, and what becomes of its divergences when white noise gives it one ------------------
+# --- A Gaussian without a density, and the limit of its divergences with vanishing white noise ------------------------
 #
-# Q = N(μ, FFᵀ) with F (M×k) is the law that a linear model with k parameters gives to its values at M inputs; for
-# M > k it lives on a subspace and is singular to every P = N(m, LLᵀ) with a density (Burt et al. 2020, proposition 4).
-# Q_ε = Q * N(0, ε²I) has one. With r = rank F, singular values s_i of F, and N (M×(M−r)) an orthonormal basis of what F
-# does not reach, as ε → 0
+# Q = N(μ, FFᵀ) with F (M×k) is the distribution of the values of a linear model with k parameters at M inputs. For
+# M > k it is supported on a subspace and singular to every P = N(m, LLᵀ) with a density (Burt et al. 2020, proposition
+# 4). Q_ε = Q * N(0, ε²I) has a density. With r = rank F, singular values s_i of F, and N (M×(M−r)) an orthonormal basis
+# of the complement of F's range, as ε → 0
 #
 #     KL(Q_ε‖P) = ½(M − r) log(1/ε²) + constant + O(ε²),        ε² KL(P‖Q_ε) → ½ [tr NᵀLLᵀN + ‖Nᵀ(μ − m)‖²],
 #     ∫ q_ε^α p^(1−α) = O(ε^((1−α)(M−r)))  for 0 < α < 1.
 #
-# The slope is ½(M − k) if F has rank k, and more if parameters are redundant. Where M = r all stay finite.
-# The number that a jitter of ε² gives to a KL that is infinite is thus (M − r) log(1/ε) and a constant, which may well
-# be the larger of the two at the jitters in use. All in nats.
+# The slope is ½(M − k) if F has rank k, and larger if parameters are redundant. If M = r all divergences stay finite. A
+# jitter of ε² thus replaces an infinite KL by (M − r) log(1/ε) plus a constant, which may be the larger of the two for
+# jitters used in practice. All values are in nats.
 
 
 class Asymptotics(NamedTuple):
@@ -201,8 +201,8 @@ class Asymptotics(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Probabilities of E = {y: ‖Nᵀ(y − μ)‖ ≤ radius}: under Q_ε, and at most so much under P. Their difference is what
-    the event shows of the total variation, from below."""
+    """The probability of E = {y: ‖Nᵀ(y − μ)‖ ≤ radius} under Q_ε, and an upper bound on it under P. Their difference is
+    a lower bound on the total variation."""
 
     radius: float
     under_q: float
@@ -210,14 +210,14 @@ class Event(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """Q = N(m + shift, FFᵀ) beside P = N(m, LLᵀ): nothing here depends on m."""
+    """Q = N(m + shift, FFᵀ) and P = N(m, LLᵀ); no divergence depends on m."""
 
     shift: Float[Tensor, " M"]
     factor: Float[Tensor, "M k"]
     tril: Float[Tensor, "M M"]
 
     def seen(self, noise_variance: float) -> Relative:
-        """Q_ε seen from P, for any ε² ≥ 0: without a density for ε = 0 and a rank below M, see `RANK_TOLERANCE`."""
+        """Q_ε relative to P, for any ε² ≥ 0. It has no density if ε = 0 and the rank is below M (`RANK_TOLERANCE`)."""
         left, variance = self._spectrum(noise_variance)
         return relative(self.shift, left * variance.sqrt(), self.tril)
 
@@ -231,11 +231,11 @@ class Flat(NamedTuple):
         return Asymptotics(0.5 * (M - len(inside)), float(constant), 0.5 * float(outside.square().sum()))
 
     def revealing_event(self, noise_variance: float) -> Event:
-        """An event that Q_ε, ε > 0, all but always, and P all but never shows: a thin slab around the subspace of Q.
+        """An event with probability near 1 under Q_ε, ε > 0, and near 0 under P: a thin slab around Q's subspace.
 
         With d = M − r, Q_ε(E) = F_χ²(d)(c) for the radius ε√c, and P(E) is at most the ball's volume times the largest
-        density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), whatever P's mean. Their difference is largest at
-        c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; up to powers of c, 1 less it falls like ε^d.
+        density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), for any mean of P. Their difference is largest at
+        c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; it tends to 1 like ε^d up to powers of c.
         """
         left, variance = self._spectrum(0.0)
         complement = left[:, variance == 0]
@@ -247,6 +247,6 @@ class Flat(NamedTuple):
         return Event(math.sqrt(noise_variance * squared), float(stats.chi2.cdf(squared, d)), min(under_p, 1.0))
 
     def _spectrum(self, noise_variance: float) -> tuple[Float[Tensor, "M M"], Float[Tensor, " M"]]:
-        """Eigenvectors and eigenvalues of FFᵀ + ε²I, ε² itself in directions that F does not reach."""
+        """Eigenvectors and eigenvalues of FFᵀ + ε²I, which are exactly ε² outside the range of F."""
         left, reached = spectrum(self.factor, RANK_TOLERANCE)
         return left, reached + noise_variance

@@ -1,22 +1,23 @@
-"""Propositions 7 and 9: ReLU networks of different width, told apart by their number of linear pieces.
+"""Propositions 7 and 9: ReLU networks of different widths, distinguished by their number of linear pieces.
 
-An event that has probability p under the wide law and 0 under the narrow one shows p of the total variation, and of
-every other f-divergence at least that of Bernoulli(p) and Bernoulli(0). KL(wide, narrow) is infinite for every p > 0:
-that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), and infinite in the limit.
+An event with probability p under the wide network's distribution and 0 under the narrow one's gives the lower bound p
+on the total variation, and on every other f-divergence that of Bernoulli(p) and Bernoulli(0). KL(wide, narrow) is
+infinite for every p > 0, for which finitely many inputs suffice. KL(narrow, wide) is at least −log(1 − p), and infinite
+in the limit.
 
-**Linear pieces**, counted exactly. f(x) = c + Σ_i v_i max(0, w_i x + b_i). A unit with w_i ≠ 0 bends f at −b_i/w_i and
-nowhere else, where the slope grows by |w_i| v_i: by w_i v_i where it switches on (w_i > 0), by −w_i v_i where it
-switches off. Between neighbouring bends f is affine. So a network of width k has at most k bends and k + 1 pieces, and
-exactly k + 1 unless two bends coincide or some w_i v_i is 0: null sets, if the parameters have a density. Two networks
-of different width therefore give mutually singular laws (Burt et al. 2020, proposition 9, whose events are E_(k+1)
-without E_k); inputs of more dimensions are looked at along (x, 0, …, 0), with w the weights of the first input.
+**Linear pieces** are counted exactly. f(x) = c + Σ_i v_i max(0, w_i x + b_i). A unit with w_i ≠ 0 has its only bend at
+−b_i/w_i, where the slope grows by |w_i| v_i: by w_i v_i where it switches on (w_i > 0), by −w_i v_i where it switches
+off. Between adjacent bends f is affine. So a network of width k has at most k bends and k + 1 pieces, and exactly k + 1
+unless two bends coincide or some w_i v_i is 0, which are null sets if the parameters have a density. Therefore networks
+of different widths have mutually singular distributions (Burt et al. 2020, proposition 9, whose events are E_(k+1)
+without E_k). For inputs of more dimensions, the line (x, 0, …, 0) is used, with w the weights of the first input.
 
-That the parameters have a density is needed. Without hidden biases and with one input all bends are at 0, and every
-width has at most two pieces. (With more inputs that holds along lines through the origin only: along (x, c, …), c ≠ 0,
-the other inputs' weights take the place of biases, and the count tells widths apart again.) And if an outgoing weight
-may be 0 with positive probability, a wide network passes for a narrow one with positive probability.
+The parameters must have a density. Without hidden biases and with one input all bends are at 0, and every width has at
+most two pieces. (With more inputs that holds only along lines through the origin: along (x, c, …), c ≠ 0, the other
+inputs' weights act as biases, and the count distinguishes widths again.) And if an outgoing weight may be 0 with
+positive probability, a wide network is equivalent to a narrow one with positive probability.
 
-A float is a fraction, so nothing here rounds: what is counted is true of the network with exactly these parameters.
+Floats are treated as fractions, so nothing is rounded: the counts are exact for the network with these parameters.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.presenting.frames import Frames
 
-PRUNED = 6  #: width whose outgoing weights may be 0
+PRUNED = 6  #: width of the networks whose outgoing weights may be 0
 BOUNDS = ["value", "low", "high"]
 PLAIN, WHOLE, BARE, ZEROS = "as they are", "the same, without zeros", "no hidden biases", "weights may be 0"
 
 
 class Network(NamedTuple):
-    """One hidden layer of ReLU units along a line: w, b and v by unit, and c; arrays of whole numbers or fractions."""
+    """One hidden layer of ReLU units along a line: w, b and v by unit, and c; arrays of integers or fractions."""
 
     input_weights: NDArray[Any]
     input_biases: NDArray[Any]
@@ -54,28 +55,28 @@ class Network(NamedTuple):
     output_bias: int | Fraction
 
     def values(self, X: NDArray[Any], unit: int = 1) -> NDArray[Any]:
-        """unit · f(x) at the places x = X/unit, whole numbers if all are."""
+        """unit · f(x) at the places x = X/unit; integers if all inputs are."""
         w, b, v = (column[:, None] for column in self[:3])
         return self.output_bias * unit + (v * np.maximum(w * X + b * unit, 0)).sum(0)
 
 
 def whole(floats: Iterable[float]) -> tuple[NDArray[Any], int]:
-    """Floats, each times the power of 2 that makes all of them whole numbers."""
+    """Floats multiplied by a power of 2 that makes all of them integers, and that power."""
     exact = list(map(Fraction, floats))
     unit = max(each.denominator for each in exact)
     return np.array([int(each * unit) for each in exact], dtype=object), unit
 
 
 def exact_network(of_units: Float[Tensor, "3 width"], output_bias: float) -> Network:
-    """The network with these w, b and v by unit, f times a power of 4: the same pieces, in whole numbers, 20 times as
-    fast."""
+    """The network with these w, b and v by unit, with f multiplied by a power of 4: it has the same pieces and uses
+    integers, which is 20 times as fast."""
     numbers, unit = whole([*of_units.ravel().tolist(), output_bias])
     w, b, v = np.split(numbers[:-1], 3)
     return Network(w, b, v, numbers[-1] * unit)
 
 
 def bends(network: Network) -> dict[Fraction, Fraction]:
-    """Where the slope changes, in rising order, and by how much; units that bend at one place are added up."""
+    """Places where the slope changes, in ascending order, with the changes; units with the same place are summed."""
     change: defaultdict[Fraction, Fraction] = defaultdict(Fraction)
     for w, b, v in zip(*network[:3], strict=True):
         if w:
@@ -89,11 +90,13 @@ def linear_pieces(network: Network) -> int:
 
 
 def pieces_seen(places: NDArray[Any], values: NDArray[Any]) -> int:
-    """A number of pieces that values at strictly rising places prove: 1 + the most bends shown by disjoint intervals.
+    """A lower bound on the number of pieces from values at strictly ascending places: 1 + the number of disjoint
+    intervals with a bend.
 
-    Three neighbours that are not on one line have a bend strictly between the outer two. Taking each such interval that
-    starts no earlier than the last one taken ended gives the largest number of disjoint ones, since they are met by
-    rising right end. More places never show fewer pieces, and no function of p pieces ever shows more than p.
+    Three adjacent points that are not on a line have a bend strictly between the outer two. Taking each such interval
+    that starts no earlier than the end of the last one taken gives the largest number of disjoint intervals, since they
+    are visited in order of their right ends. More places never give a smaller bound, and a function of p pieces never
+    gives more than p.
     """
     runs, rises = np.diff(places), np.diff(values)
     seen, end = 1, 0
@@ -104,7 +107,7 @@ def pieces_seen(places: NDArray[Any], values: NDArray[Any]) -> int:
 
 
 def draw_network(width: int, generator: torch.Generator, biases: bool = True, zero_probability: float = 0) -> Network:
-    """All parameters N(0, 1), hidden biases or none; each outgoing weight is 0 with that probability."""
+    """A network with N(0, 1) parameters, with or without hidden biases; outgoing weights are 0 with a probability."""
     of_units = torch.randn(3, width, generator=generator, dtype=torch.float64)
     of_units[1] *= biases
     of_units[2] *= torch.rand(width, generator=generator, dtype=torch.float64) >= zero_probability
@@ -112,13 +115,13 @@ def draw_network(width: int, generator: torch.Generator, biases: bool = True, ze
 
 
 def places(level: int) -> NDArray[np.float64]:
-    """The 2^level − 1 quantiles of a Cauchy law, which −b/w follows; those of a level contain those of the last."""
+    """The 2^level − 1 quantiles of a Cauchy distribution, that of −b/w; each level contains the previous one."""
     return stats.cauchy.ppf(np.arange(1, 2**level) / 2**level)
 
 
 def count_pieces(settings: Settings) -> pd.DataFrame:
-    """Linear pieces of each network drawn, by its law and width."""
-    # Whether there are biases, and with which probability an outgoing weight is 0.
+    """Linear pieces of each network drawn, by distribution and width."""
+    # Whether there are biases, and the probability that an outgoing weight is 0.
     plain, pruned = (
         {PLAIN: (True, 0.0), BARE: (False, 0.0)},
         {WHOLE: (True, 0.0), ZEROS: (True, settings.zero_probability)},
@@ -134,7 +137,7 @@ def count_pieces(settings: Settings) -> pd.DataFrame:
 
 
 def judged_by_width(networks: pd.DataFrame) -> Frames:
-    """How many pieces networks have beside how many they can have, and in which shares."""
+    """The numbers of pieces compared with the largest possible ones, and their frequencies."""
     possible, laws = networks["width"] + 1, networks.groupby(["law", "width"])["pieces"]
     spread = laws.agg(["size", "min", "max"])
     widths = spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index()
@@ -148,17 +151,17 @@ def judged_by_width(networks: pd.DataFrame) -> Frames:
 
 
 def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
-    """Of the wider networks, the share that show more pieces than the narrow ones can have, by their values at 3, 7,
-    15, … points: a lower bound on the total variation between the two laws of values at the points.
+    """The proportion of wide networks whose values at 3, 7, 15, … points show more pieces than narrow ones can have: a
+    lower bound on the total variation between the two distributions of values at the points.
 
-    `refuted` is how many of the narrow ones do so at the finest points: the theorem says 0.
+    `refuted` is the number of narrow networks that do so at the finest points; by the theorem it is 0.
     """
     generator = settings.generator("seen", narrow, wide)
     X, unit = whole(places(settings.finest))
     steps = 2 ** np.arange(settings.finest - 2, -1, -1)
 
     def shown(width: int) -> NDArray[np.bool_]:
-        """By network and level."""
+        """Whether more pieces are shown, by network and level."""
         drawn = (draw_network(width, generator).values(X, unit) for _ in range(settings.seen_networks))
         counts = [[pieces_seen(X[s - 1 :: s], values[s - 1 :: s]) for s in steps] for values in drawn]
         return np.array(counts) > narrow + 1
@@ -171,9 +174,8 @@ def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
 
 
 def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
-    """Lower bounds on f-divergences at the finest points. They rise with p, so that p's interval gives theirs.
-
-    NaN where narrow networks show the event, which then proves nothing. Both ways, as f-divergences are not symmetric.
+    """Lower bounds on f-divergences at the finest points, in both directions. They increase with p, so p's interval
+    gives theirs. They are NaN if a narrow network shows the event, which then proves nothing.
     """
     finest = seen.groupby("pair", sort=False).tail(1).set_index("pair")
     shares = finest[BOUNDS].where(finest["refuted"] == 0)
@@ -189,7 +191,7 @@ def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_networks(settings: Settings) -> Frames:
-    """On propositions 7 and 9."""
+    """Frames for propositions 7 and 9."""
     seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
     events = shown_by_events(seen)
     limits = events.groupby("law")["limit"].first()

@@ -1,7 +1,7 @@
 """Propositions 4 and 8: a model with k parameters against a Gaussian process that has a density at M > k points.
 
-The models are subsets of regressors with k inducing points of the process itself, where the benchmark's features come
-from: approximations of it that serve well, and that every f-divergence takes for the worst there is (remark 3).
+The models are subsets of regressors with k inducing points of the process itself, like the benchmark's features. They
+are good approximations of it, for which every f-divergence nevertheless has its largest value (remark 3).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fsvi_bench.presenting.frames import Frames, formula
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
-#: The leading terms for ε → 0, and what the divergences have left up to their largest values.
-BESIDE_LIMITS = """
+#: The leading terms for ε → 0, and the distances of the divergences from their largest values.
+DERIVED = """
 log_noise = -log(noise) / log(10)
 asymptote = slope * -log(noise) + constant
 reverse_asymptote = reverse / noise
@@ -53,20 +53,20 @@ def rbf(a: Float[Tensor, " n"], b: Float[Tensor, " m"]) -> Float[Tensor, "n m"]:
 
 
 def draw_problem(settings: Settings, k: int, M: int) -> Flat:
-    """Points 0, 1, …, M − 1 and a unit RBF of lengthscale 1; inducing points evenly among them; q's weights random."""
+    """Points 0, 1, …, M − 1, a unit RBF of lengthscale 1, evenly spaced inducing points, and random weights of q."""
     generator, x = settings.generator("gaussian process", k, M), torch.arange(M, dtype=torch.float64)
     Z = (M - 1) * (torch.arange(k, dtype=torch.float64) + 0.5) / k
     features = solve_tril(torch.linalg.cholesky(rbf(Z, Z)), rbf(Z, x)).mT
     mean = torch.randn(k, generator=generator, dtype=torch.float64)
     scales = torch.rand(k, generator=generator, dtype=torch.float64)
     rotation = random_rotation(k, generator)
-    # Standard deviations between 0.1 and 0.9 of the prior's: Q is narrower than P everywhere, as a posterior is.
+    # Standard deviations of 0.1 to 0.9 times the prior's: Q is narrower than P everywhere, like a posterior.
     return Flat(features @ mean, features @ rotation * (0.1 + 0.8 * scales), torch.linalg.cholesky(rbf(x, x)))
 
 
 def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
-    """Divergences of one problem with noise of variance 1 down, a row each; `redundant` is KL(Q_ε‖P) with every feature
-    there twice, with a parameter each: 2k parameters that do no more than k."""
+    """Divergences of one problem for decreasing noise variances from 1, one row each. `redundant` is KL(Q_ε‖P) with
+    every feature duplicated: 2k parameters equivalent to k."""
     problem = draw_problem(settings, k, M)
     twice = problem._replace(factor=problem.factor.repeat(1, 2))
     rows = []
@@ -79,11 +79,11 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
             "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
         })  # fmt: skip
     along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())
-    return formula(along, BESIDE_LIMITS)
+    return formula(along, DERIVED)
 
 
 def rates(along: pd.DataFrame) -> pd.DataFrame:
-    """Slopes in log(1/ε²) over the last step, by case and divergence, and what they tend to."""
+    """Slopes in log(1/ε²) over the last step, by case and divergence, and their limits."""
     half = along.groupby("case", sort=False)["slope"].first()
     affinities = {name: (alpha - 1) * half for name, alpha in ALPHAS.items()}
     expected = pd.DataFrame({"kl": half, "redundant": half, "log_reverse_kl": 1.0, **affinities})
@@ -95,7 +95,7 @@ def rates(along: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_noise(settings: Settings, cases: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Cases without noise: what each divergence is, its largest value, and how far it is from that."""
+    """Cases without noise: each divergence, its largest value, and the difference."""
     rows = [
         (f"k = {k}, M = {M}", f.name, f.f(0.0), f.slope_at_infinity, f.between_singular, float(f.divergence(seen)))
         for k, M in cases
@@ -103,21 +103,21 @@ def without_noise(settings: Settings, cases: Iterable[tuple[int, int]]) -> pd.Da
         for f in GENERATORS
     ]
     columns = ["case", "divergence", "at_zero", "slope_at_infinity", "largest", "found"]
-    return beside_largest(pd.DataFrame(rows, columns=columns))
+    return distance_from_largest(pd.DataFrame(rows, columns=columns))
 
 
-def beside_largest(bare: pd.DataFrame) -> pd.DataFrame:
-    """How far each value is from the largest: not at all if both are infinite."""
-    apart = (bare["found"] - bare["largest"]).abs()
-    return bare.assign(from_largest=apart.where(bare["found"] != bare["largest"], 0.0))
+def distance_from_largest(bare: pd.DataFrame) -> pd.DataFrame:
+    """The distance of each value from the largest one; 0 if both are infinite."""
+    distance = (bare["found"] - bare["largest"]).abs()
+    return bare.assign(from_largest=distance.where(bare["found"] != bare["largest"], 0.0))
 
 
 def follow_curve(settings: Settings) -> Frames:
-    """The nonlinear model at inputs 0, ½, 1, …, on the same draws at every noise variance: what is left of the KL
-    beside ½(M − 1) log(1/ε²), and by draw how far its slope is from ½(M − 1), as a share."""
+    """The nonlinear model at inputs 0, ½, 1, …, with the same draws for every noise variance: the KL minus
+    ½(M − 1) log(1/ε²), and for each draw the relative difference of its slope from ½(M − 1)."""
     M, generator = settings.curve_points, settings.generator("curve")
     x = torch.arange(M, dtype=torch.float64) / 2
-    p = MultivariateNormal(torch.zeros_like(x), rbf(2 * x, 2 * x))  # of lengthscale ½
+    p = MultivariateNormal(torch.zeros_like(x), rbf(2 * x, 2 * x))  # an RBF of lengthscale ½
     theta = torch.randn(settings.curve_draws, generator=generator, dtype=torch.float64)
     noise = torch.randn(settings.curve_draws, M, generator=generator, dtype=torch.float64)
     half = 0.5 * (M - 1)
@@ -142,7 +142,7 @@ def follow_rounded(settings: Settings) -> pd.DataFrame:
 
 
 def of_singular(settings: Settings) -> Frames:
-    """On propositions 4 and 8."""
+    """Frames for propositions 4 and 8."""
     along = pd.concat([follow(settings, k, M) for k, M in settings.cases], ignore_index=True)
     bare, rounded = without_noise(settings, settings.cases), follow_rounded(settings)
     return {
@@ -158,7 +158,7 @@ def of_singular(settings: Settings) -> Frames:
 
 
 def judged_by_case(along: pd.DataFrame, bare: pd.DataFrame) -> Frames:
-    """By case, the end, where the noise is least, and the rates there."""
+    """By case, the values at the smallest noise and the rates there."""
     rate = rates(along)
     ends = along.groupby("case", sort=False).tail(1).set_index("case")
     infinite = bare.pivot(index="case", columns="divergence", values="found")[["KL(Q, P)", "KL(P, Q)"]]
