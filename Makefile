@@ -3,7 +3,7 @@ PYTHON ?= python3
 PROCESSES ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
-# Reasons of what is skipped stand at the end.
+# -rfEs lists failures and skips with their reasons at the end.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rfEs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -28,9 +28,9 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built site/index.html"
 
-# Runs the commands whose output the documentation shows, and writes what they print and draw into the pages.
+# Reruns the commands whose output or figures the documentation shows; PARTS="report ksw2015-fig2" selects parts.
 pictures: $(VENV)/.installed-dev
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/make_pictures.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/make_pictures.py $(PARTS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -1,11 +1,14 @@
-"""Writes into the documentation what its commands print, draw and find: `make pictures`.
+"""Writes the outputs, figures and verdicts of the commands in the documentation into its pages: `make pictures`.
 
-    python docs/make_pictures.py [transcripts|exact|report|leaderboard|reproductions]...     default: all of them
+    python docs/make_pictures.py [PART]...     default: every part
 
- - transcripts: below each `$ command` of a ```console block, in README.md and docs/, what the command prints;
+The parts are
+
+ - transcripts: the output below each `$ command` of a ```console block, in README.md and docs/;
  - exact, report, leaderboard: the pictures of these names in docs/pictures;
- - reproductions: between `<!-- reproduction: NAME -->` and `<!-- end -->` the command, its figure and the verdicts on
-   the claims; and the gallery. Those that take long are run with --quick, and say so.
+ - reproductions: command, figure and verdicts between `<!-- reproduction: NAME -->` and `<!-- end -->`, and the
+   gallery. Reproductions that take hours are run with --quick, and the pages say so;
+ - the name of a reproduction, such as ksw2015-fig2: this one alone.
 
 Everything runs in build/pictures, where a second call resumes. From scratch it takes about 15 minutes on two cores.
 """
@@ -47,14 +50,15 @@ COLUMNS = 118  #: of the terminal that transcripts show; all scores fit
 TOY_SPLIT = 1
 CHROMIUM = "/usr/bin/chromium"
 QUICK = {"ksw2015-variance", "ksw2015-fig1", "gal2016-elbo", "gal2016-uncertainty"}  #: hours or days in full
-#: Those whose figure is one of the study's, which docs/study holds, with their times on two cores.
+#: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
     "burt2020-fig2": ("scores-1.png", "hours; `--quick`: 4 minutes"),
-    "burt2020-fig3": ("scores-1.png", "draws records of the study"),
-    "burt2020-fig4": ("scores-2.png", "draws records of the study"),
+    "burt2020-fig3": ("scores-1.png", "drawn from the records of the study"),
+    "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
     "burt2020-study": ("steps.png", "days; from the published tables: seconds"),
 }
 WIDTH = 1000  #: of a reproduction's picture, in pixels
+GALLERY = DOCS / "reproductions" / "index.md"
 
 
 def main() -> None:
@@ -62,11 +66,11 @@ def main() -> None:
         each.__name__: each for each in (transcripts, exact, report, leaderboard, reproductions)
     }
     asked = sys.argv[1:] or list(parts)
-    if not set(asked) <= set(parts):
+    if not set(asked) <= {*parts, *published()}:
         sys.exit(__doc__)
     WORK.mkdir(parents=True, exist_ok=True)
     for name in asked:
-        parts[name]()
+        parts[name]() if name in parts else reproduction(name)
 
 
 def transcripts() -> None:
@@ -86,7 +90,7 @@ def rewrite(page: Path, pattern: str, text: Callable[[re.Match[str]], str]) -> N
 
 
 def on_terminal(command: str) -> list[str]:
-    """The lines of stdout of a command that believes to be on a terminal."""
+    """The lines that a command prints on a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(COLUMNS)}
@@ -208,16 +212,26 @@ def photograph(page: Path, picture: Path, width: int, height: int) -> None:
 
 
 def reproductions() -> None:
-    texts = {}
-    for page in sorted((DOCS / "reproductions").glob("*.md")):
-        for name in re.findall(r"<!-- reproduction: (\S+) -->", page.read_text(encoding="utf-8")):
-            texts[name] = _reproduction(name)
-        rewrite(page, r"(<!-- reproduction: (\S+) -->).*?(?=<!-- end -->)", lambda found: found[1] + texts[found[2]])
+    for name in published():
+        _on_page(name)
     gallery = "\n".join(map(_card, published()))
     rewrite(
-        DOCS / "reproductions" / "index.md", r"(<!-- gallery -->).*?(?=<!-- end -->)",
+        GALLERY, r"(<!-- gallery -->).*?(?=<!-- end -->)",
         lambda found: f'{found[1]}\n<div class="grid cards" markdown>\n\n{gallery}\n</div>\n',
     )  # fmt: skip
+
+
+def reproduction(name: str) -> None:
+    """One reproduction and its card, which the gallery has already."""
+    _on_page(name)
+    rewrite(GALLERY, rf"-   \[!\[{re.escape(name)}\].*?(?=\n-   \[!\[|\n</div>)", lambda _: _card(name))
+
+
+def _on_page(name: str) -> None:
+    """Nothing where no page of docs/reproductions shows it, such as the study's figures."""
+    for page in sorted((DOCS / "reproductions").glob("*.md")):
+        block = rf"(?<=<!-- reproduction: {re.escape(name)} -->).*?(?=<!-- end -->)"
+        rewrite(page, block, lambda _: _reproduction(name))
 
 
 def published() -> list[str]:
@@ -244,10 +258,10 @@ def _reproduction(name: str) -> str:
     image = Image.open(picture).convert("RGB")
     image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
     image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
-    look = "\n*A quick look at reduced scale: it settles nothing.*\n" if name in QUICK else ""
+    look = "\n*This is a quick look at reduced scale, not a result.*\n" if name in QUICK else ""
     lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
     lines += map(_claim, _verdicts(name))
-    table = "\n".join(lines) if len(lines) > 2 else "This one draws a figure and judges no claims."
+    table = "\n".join(lines) if len(lines) > 2 else "This reproduction draws a figure and judges no claims."
     return (
         f"\n<!-- test: parse (make pictures runs it) -->\n```sh\n{_command(name)}\n```\n{look}\n"
         f"![Figure of {name}]({name}.png)\n\n{table}\n"
