@@ -32,7 +32,7 @@ def methods_list(options: MethodsList) -> None:
     for entry, defaults in entries:
         words = ", ".join(f"{key}={value}" for key, value in defaults.model_dump().items())
         rows.append((entry.name, ", ".join(entry.cls.families), words or "none", entry.defaults.summary))
-    columns = ("name", "families", "options", "what it is")
+    columns = ("name", "families", "options", "summary")
     show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
 
 
@@ -53,7 +53,7 @@ def methods_check(options: MethodsCheck) -> int:
 def _report_table(report: Report) -> Terminal:
     styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
     rows = [(found.family, found.check, found.status, found.message) for found in report.findings]
-    shown = Table(columns=("family", "check", "", "what was found"), rows=rows).terminal(sections=True)
+    shown = Table(columns=("family", "check", "result", "details"), rows=rows).terminal(sections=True)
     for row, found in zip(shown.rows, report.findings, strict=True):
         row.style = styles[found.status]
     for column in shown.columns[:-1]:

@@ -157,36 +157,44 @@ def write_entry(
     root: Path, name: str, content: Mapping[str, Any], source: bytes | None, replace: bool,
     check: Callable[[Entry], object],
 ) -> Entry:  # fmt: skip
-    """Writes `root/entries/<name>/`, whole or not at all, once it passes a further check.
+    """Writes `root/entries/<name>/` atomically. Nothing is written there before the entry has passed `check`.
 
     Args:
-        content: of `entry.toml`, not yet checked.
-        source: the text of the method's file, of one that is not built in.
+        content: fields of `entry.toml`, not yet validated.
+        source: text of the method's file, unless the method is built in.
+        check: further check of the entry.
 
     Raises:
-        InputError: a field is not what the format takes, the entry may not stand beside the others, the folder exists
-            and `replace` is not given, or `check` raises it.
+        InputError: a field is not valid, the entry is too similar to another one, the folder exists and `replace` is
+            false, or `check` raises it.
     """
     require_name(name)
     entries = root / ENTRIES
     folder = entries / name
     require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
     if folder.exists() and not replace:
-        raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
+        raise InputError(f"{folder} already exists; overwrite it with --replace, or choose another --name")
     manifest = checked(Manifest, content, folder / ENTRY_FILE)
+    files = {ENTRY_FILE: toml_text(manifest).encode()}
+    if isinstance(manifest.method, SourceFile):
+        files[manifest.method.file] = source or b""
+    with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as draft:
+        entry = read_entry(_write_files(Path(draft, name), files))  # as a verifier would read it
+        require_identity(entry, read_entries(root)[0] if is_directory(entries) else [])
+        check(entry)
     entries.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
-        made = Path(workshop, name)
-        write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
-        if isinstance(manifest.method, SourceFile):
-            write_atomically(made / manifest.method.file, source or b"")
-        entry = read_entry(made)  # as a verifier would
-        require_identity(entry, read_entries(root)[0])
-        check(entry)
+        made = _write_files(Path(workshop, name), files)
         if folder.exists():
             folder.rename(Path(workshop, "earlier"))
         made.rename(folder)
     return entry
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return folder
 
 
 class _Stale(Exception):
