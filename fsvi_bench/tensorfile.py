@@ -68,8 +68,8 @@ def read_tensor_file(
     """Reads a safetensors file of at most 256 MiB whose metadata hold `format` = `expected_format`.
 
     The tensors are copies, so that later changes of the file do not matter. Their memory is allocated by torch,
-    whose alignment is always the same: linear algebra rounds differently for other alignments, and a score would depend on
-    whether a worker got its numbers from a file or from another process.
+    whose alignment is always the same: linear algebra rounds differently for other alignments, and a score would depend
+    on whether a worker got its numbers from a file or from another process.
 
     Args:
         content: bytes of the file, if they have been read already; `path` is then used only as its name.

@@ -20,7 +20,7 @@ from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
 FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
-BUILD = "takes either --out FOLDER, which it writes to, or --check, which writes nothing"
+BUILD = "needs either --out FOLDER, to write tasks, or --check"
 
 SAID = [
     # what Typer finds: the option, its value if only one was given, and where the help is
@@ -31,9 +31,9 @@ SAID = [
     ("run --max-steps x", "--max-steps is 'x', expected a whole number (see "),
     ("run --max-steps=many", "--max-steps is 'many', expected a whole number (see "),
     ("run --measurement-points 8 --measurement-points x", "--measurement-points, expected a whole number (see "),
-    ("leaderboard serve --port 99999", "--port is '99999', expected 65535 at most (see "),
+    ("leaderboard serve --port 99999", "--port is '99999', expected at most 65535 (see "),
     # names
-    ("run --dataset bostn", "did you mean 'boston'? known: boston, concrete"),
+    ("run --dataset bostn", "did you mean 'boston'? expected one of boston, concrete"),
     ("run --method exat", "did you mean 'exact'"),
     ("run --protocol quik", "did you mean 'quick'"),
     ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),
@@ -50,28 +50,28 @@ SAID = [
     ("run --task boston:x", "boston:x: split 'x' is not understood; write a range such as 0-19"),
     ("run --max-steps 0", "--max-steps is '0', expected 1 or more"),
     ("run --measurement-points 0", "--measurement-points is 0, expected 1 or more"),
-    ("run --ray-address x:1", "--ray-address has no meaning without --executor ray"),
-    ("run --set lr", "write key=value"),
+    ("run --ray-address x:1", "--ray-address requires --executor ray"),
+    ("run --set lr", "of the form key=value"),
     ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
-    ("score", "score takes --task FILE with --posterior FILE, or --posteriors FOLDER"),
-    ("score --task boston:0 --posteriors x", "give one of the two pairs"),
+    ("score", "score needs either --task and --posterior, or --posteriors"),
+    ("score --task boston:0 --posteriors x", "give one of these combinations"),
     ("tasks build", BUILD),
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
-    ("reproduce ksw2015-fig2 --no-compute", "leave --no-compute out"),
-    ("submit exact", "give --author (a name) and --owner"),
+    ("reproduce ksw2015-fig2 --no-compute", "drop --no-compute"),
+    ("submit exact", "needs --author (a name) and --owner"),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
-    ("tasks verify split-00.certificate.json", "is a certificate, and no task is named"),
+    ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),
     ("tasks verify empty", "contains no task files"),
-    ("status none", "there is no folder none"),
-    ("status empty", "holds neither records nor a plan"),
-    ("export empty", "holds neither records nor a plan"),
-    ("report empty", "holds neither records nor a plan"),
-    ("report none", "there is no folder none"),
+    ("status none", "folder none does not exist"),
+    ("status empty", "contains neither records nor a plan"),
+    ("export empty", "contains neither records nor a plan"),
+    ("report empty", "contains neither records nor a plan"),
+    ("report none", "folder none does not exist"),
     ("run --dataset toy --out file/out", "is not writable"),
     ("run --dataset toy --out /proc/fsvi-bench", "is not writable"),
     ("tasks build --dataset toy --out file", "is not writable"),
@@ -90,7 +90,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(refused, tmp_path, com
 
 
 def test_messages_are_changed_in_what_pydantic_demands_only():
-    for said in ("unknown data set 'should be': known: yacht", "unknown method 'exact or expected y'"):
+    for said in ("unknown data set 'should be': expected one of yacht", "unknown method 'exact or expected y'"):
         assert plain_demands(said) == said
 
 
