@@ -71,8 +71,8 @@ def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path)
     made = dict(site_files(Site(read_board(tmp_path))))
     assert not any(KEY.hex().encode() in content for content in made.values())
     assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
-    assert "No entry has a result that counts yet." in Page(made["index.html"]).words  # nobody signed
-    assert "no allowed signer signed its result" in Page(made["methods/near.html"]).words
+    assert "No entry has a valid result yet." in Page(made["index.html"]).words  # nobody signed
+    assert "its result is not signed by an allowed signer" in Page(made["methods/near.html"]).words
 
 
 def test_json_holds_what_the_pages_show(site, root, files):

@@ -81,7 +81,7 @@ class Run:
 
 
 def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
-    """Location of the entry's class for the jailed process, and its settings (all, for a built-in method).
+    """Where the jailed process finds the entry's class, and its settings (complete for a built-in method).
 
     Raises:
         InputError: the built-in method does not exist, or does not support the family or the settings.
@@ -98,7 +98,7 @@ def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
         raise unknown_name("built-in method", method.name, built_in_names())
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
-            f"{entry.name} needs fsvi-bench {method.version}, but this is {fsvi_bench.__version__}; install that version"
+            f"{entry.name} needs fsvi-bench {method.version}, but this is {fsvi_bench.__version__}; upgrade it"
         )
     found = load_installed(method.name)
     found.cls.checked_family(manifest.family, method.name)
