@@ -49,7 +49,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     The name may come from a file: it is shortened, and its control characters are escaped.
     """
     known = sorted(known)
-    return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}expected one of {', '.join(known)}")
+    expected = f"expected one of {', '.join(known)}" if known else "there are none"
+    return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}{expected}")
 
 
 def whole_number(name: str, value: object, least: int = 0) -> int:

@@ -176,7 +176,7 @@ def write_entry(
     require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
     if folder.exists() and not replace:
         raise InputError(f"{folder} already exists; overwrite it with --replace, or choose another --name")
-    manifest = checked(Manifest, content, folder / ENTRY_FILE)
+    manifest = checked(Manifest, content, "the entry")
     files = {ENTRY_FILE: toml_text(manifest).encode()}
     if isinstance(manifest.method, SourceFile):
         files[manifest.method.file] = source or b""

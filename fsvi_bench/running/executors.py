@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 #: A function for the number of calls that fit at present, and one that submits a pickled call to `answer` in a worker.
-Crew = tuple[Callable[[], int], Callable[[bytes], Future[bytes]]]
+Pool = tuple[Callable[[], int], Callable[[bytes], Future[bytes]]]
 RETRIES = 3  #: how often a call is repeated after its worker or node was lost; a call's own exception is final
 
 
@@ -64,7 +64,7 @@ class Executor(ABC):
         """The executor for calls on this device, which decides how many calls fit in parallel."""
 
     @abstractmethod
-    def hire(self) -> AbstractContextManager[Crew]:
+    def open_pool(self) -> AbstractContextManager[Pool]:
         """Starts workers, which are stopped at the end of the block."""
 
     def result(self, future: Future[bytes]) -> bytes:
@@ -86,7 +86,7 @@ class Executor(ABC):
         """
         rest: Iterator[tuple[Argument, int]] = zip(arguments, repeat(0))
         calls: dict[Future[bytes], tuple[Argument, int]] = {}
-        with self.hire() as (room, submit):
+        with self.open_pool() as (room, submit):
             while True:
                 for argument, attempt in islice(rest, max(0, max(1, room()) - len(calls))):
                     calls[submit(pickle.dumps(partial(function, argument)))] = argument, attempt
@@ -180,14 +180,14 @@ class LocalExecutor(Executor):
         return ((argument, outcome_of(function, argument)) for argument in chain(first, rest))
 
     @contextmanager
-    def hire(self) -> Iterator[Crew]:
+    def open_pool(self) -> Iterator[Pool]:
         context, environment = worker_context(), dict(os.environ)
-        crew, mine, over = list[Worker](), threading.local(), threading.Event()
+        workers, mine, over = list[Worker](), threading.local(), threading.Event()
 
         def call(pickled: bytes) -> bytes:
             if not (hasattr(mine, "worker") and mine.worker.waits):
                 mine.worker = Worker(context, start_worker, environment)
-                crew.append(mine.worker)
+                workers.append(mine.worker)
                 if over.is_set():
                     mine.worker.kill()
             answered: bytes = mine.worker.call(pickled)
@@ -198,7 +198,7 @@ class LocalExecutor(Executor):
                 yield lambda: self.workers, lambda pickled: threads.submit(call, pickled)
             finally:
                 over.set()
-                for worker in crew:
+                for worker in workers:
                     worker.kill()
 
 

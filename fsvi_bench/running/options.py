@@ -117,7 +117,7 @@ class Request(BaseModel):
     )
     splits: Ranges = Field(default=None, description="Splits, such as 0-19 or 0,3,5. Default: all.")
     seeds: Ranges = Field(
-        default=None, description="Seeds, such as 0-4 or 0,2. Default: 0; deterministic methods have one."
+        default=None, description="Seeds, such as 0-4 or 0,2. Default: 0. Deterministic methods use one seed."
     )
     measurement_points: Several[Annotated[int, Field(ge=1)]] = Field(
         default=(), description="Size M of the measurement set; may be repeated. Default: the method's."

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError, TaskRefused, quoted
-from fsvi_bench.files import is_directory
+from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.posteriors.io import FORMAT, read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
@@ -73,6 +73,8 @@ def posterior_files(folder: Path) -> list[Path]:
     Raises:
         InputError: there are none.
     """
+    if is_file(folder):
+        raise InputError(f"--posteriors {folder} is a file; score it with --task and --posterior, or give its folder")
     paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
         raise InputError(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError, WorkersLost, quoted
-from fsvi_bench.running.executors import Crew, Executor, WorkerDied, answer, available_cores
+from fsvi_bench.running.executors import Executor, Pool, WorkerDied, answer, available_cores
 from fsvi_bench.sources import package_sha256
 from fsvi_bench.threads import use_one_thread
 
@@ -104,8 +104,8 @@ class RayExecutor(Executor):
         return replace(self, device=device)
 
     @contextmanager
-    def hire(self) -> Iterator[Crew]:
-        """See `Executor.hire`.
+    def open_pool(self) -> Iterator[Pool]:
+        """See `Executor.open_pool`.
 
         Raises:
             WorkersLost: raised by the function for the room, if the head did not answer for `head_patience` seconds or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,8 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
     status, out, err = cli(*arguments, "--wandb", "off")
     assert status == 1
     assert "toy split 0 Bad full seed 0: failed: RuntimeError: planted" in err
+    named = Path(re.search(r"\(traceback: (.*)\)", err)[1])
+    assert named.read_text().endswith("RuntimeError: planted\n")
     assert "Traceback" not in err
     assert "1 not ok" in out
 

@@ -48,6 +48,11 @@ SAID = [
     ("run --dataset boston --splits 20", "boston has no split 20; its splits run from 0 to 19"),
     ("tasks build --check --splits 20", "diabetes has no split 20"),
     ("run --task boston:x", "boston:x: split 'x' is not understood; write a range such as 0-19"),
+    ("run --task boston", "--task boston is a data set, expected a task; give boston:0 for its split 0"),
+    ("score --posterior x --task boston", "give boston:0 for its split 0"),
+    ("run --task toy", "--task toy is a data set without official tasks"),
+    ("run --task bostn:0", "unknown task 'bostn:0': did you mean 'boston'?"),
+    ("run --task empty", "--task empty is a folder, expected a task file"),
     ("run --max-steps 0", "--max-steps is '0', expected 1 or more"),
     ("run --measurement-points 0", "--measurement-points is 0, expected 1 or more"),
     ("run --ray-address x:1", "--ray-address requires --executor ray"),
@@ -67,6 +72,7 @@ SAID = [
     ("tasks show none.safetensors", "cannot read"),
     ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),
     ("tasks verify empty", "contains no task files"),
+    ("score --posteriors file", "--posteriors file is a file; score it with --task and --posterior"),
     ("status none", "folder none does not exist"),
     ("status empty", "contains neither records nor a plan"),
     ("export empty", "contains neither records nor a plan"),
@@ -146,6 +152,8 @@ def test_posteriors_of_another_task_and_of_no_task(refused, tmp_path):
     save_file({"mean": read_posterior(FULL).mean[:99].clone(), "scale": torch.ones(99, **f64)}, path, metadata)
     said = refused("score", "--task", TASK, "--posterior", path)
     assert "task has k=100 features, posterior has 99; was it trained on another task?" in said
+    write_posterior(path, read_posterior(FULL), read_task(TASK).sha256[::-1])
+    assert "it is a posterior of task" in refused("score", "--task", TASK, "--posterior", path)
     write_posterior(path, FactorisedGaussian(torch.zeros(100, **f64), torch.full((100,), 1e300, **f64)))
     assert "the posterior's numbers reach" in refused("score", "--task", "diabetes:0", "--posterior", path)
     path.unlink()

@@ -209,7 +209,7 @@ def test_only_a_builds_own_files_go(tmp_path):
     assert tree(site).keys() == {"index.html", "methods/b.html", "mine.txt", MANIFEST}
     (site / "data").mkdir()
     (site / "data/a.js").write_text("mine")
-    with pytest.raises(InputError, match=r"a\.js is there and was not made by `leaderboard build`; remove it"):
+    with pytest.raises(InputError, match=r"a\.js exists and was not written by `leaderboard build`; remove it"):
         write_site(site, {"data/a.js": b"1"})
     assert (site / "index.html").read_bytes() == b"1"
 
@@ -315,7 +315,7 @@ def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_p
                      "//etc/passwd", "/index.html%00", "/index.html/", "//["):  # fmt: skip
             status, content, _ = asked(place, path)
             assert (status, b"secret" in content) == (404, False), path
-    with pytest.raises(InputError, match="holds no built site; make it with `fsvi-bench leaderboard build`"):
+    with pytest.raises(InputError, match="is not a built site; build it with `fsvi-bench leaderboard build`"):
         make_server(secret, 0)
 
 

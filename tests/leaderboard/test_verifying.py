@@ -15,7 +15,7 @@ from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.run import Limits, find_method, require_conformance
+from fsvi_bench.leaderboard.jailed.run import Limits, Run, find_method, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
@@ -233,6 +233,26 @@ def test_submitting_a_built_in_method_writes_nothing_that_does_not_hold(cli, boa
         assert (status, match in err) == (2, True)
     assert cli("submit", "exact")[0] == 2
     assert list((board / "entries").iterdir()) == []
+
+
+def test_submit_writes_nothing_before_its_trials_have_passed(cli, board, monkeypatch):
+    words = ["submit", "exact", "--root", board, "--author", "Ada", "--owner", "ada", "--without-isolation"]
+    before = sorted(board.rglob("*"))
+    found = []
+
+    def fail(*_):
+        found.append(sorted(board.rglob("*")))
+        return Run("failed", "planted", 1.0, (), "none")
+
+    monkeypatch.setattr(verifying, "run_entry", fail)
+    status, out, err = cli(*words)
+    assert (status, out) == (1, "")
+    assert "nothing was written" in err
+    assert found == [before]
+    assert sorted(board.rglob("*")) == before
+    monkeypatch.undo()
+    assert cli(*words)[:2] == (0, f"{board / 'entries' / 'exact-full'}\n")
+    assert sorted(path.name for path in board.iterdir()) == ["editions", "entries"]
 
 
 def test_an_entry_is_written_and_verified_in_its_place_alone(cli, board):
