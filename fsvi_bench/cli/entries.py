@@ -130,7 +130,7 @@ def verify(options: Verify) -> int:
         except (InputError, TaskRefused) as error:
             if len(options.entries) == 1:
                 raise
-            stderr.print(f"fsvi-bench: {error}")  # the remaining entries are verified all the same
+            stderr.print(f"fsvi-bench: {error}")  # the remaining entries are still verified
         else:
             if not options.as_json:
                 stdout.print(_medians(results[-1]))

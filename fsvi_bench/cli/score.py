@@ -31,7 +31,7 @@ def score(options: Score) -> int:
             return 0
     raise InputError(
         "score needs either --task and --posterior, or --posteriors (with --task-set unless the tasks are official); "
-        "give one of these combinations"
+        "give one of the two pairs"
     )
 
 

@@ -162,7 +162,7 @@ def _sources(names: Sequence[str], splits: str | None = None) -> list[Source]:
     if splits is not None:
         if any(name.endswith(".safetensors") or ":" in name for name in tasks):
             raise InputError(
-                "--splits applies to data sets, not to task files or single tasks; drop --splits or name a data set"
+                "--splits has no meaning with a task file or a single task; drop --splits or name a data set"
             )
         tasks = [f"{name}:{splits}" for name in tasks]
     return [source for name in tasks for source in sources(name)]

@@ -103,7 +103,7 @@ def make_plan(request: Request) -> Plan:
         for of, n in [*chosen_splits(request), *((task.dataset, task.split) for task in given)]
     ]
     for (name, split), count in Counter(task.place for task in tasks).items():
-        if count > 1:  # two different tasks of one split cannot stand in one table
+        if count > 1:  # one table cannot have two different tasks of one split
             raise InputError(
                 f"{name} split {split} is given twice; give each split once, and run different tasks of one split with "
                 "different --out, because their results are not comparable"
@@ -114,7 +114,7 @@ def make_plan(request: Request) -> Plan:
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
-        raise InputError(f"no chosen method has the family {' or '.join(request.families)}; choose from {own}")
+        raise InputError(f"no chosen method has a family among {', '.join(request.families)}; theirs: {own}")
     named = {task.dataset for task in tasks}
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(

@@ -115,12 +115,12 @@ def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
         what = f"{place[0][:60]!r} split {place[1]}"
     else:
         raise InputError(
-            f"{path} does not name its task; add task_sha256 to its metadata, or rename it to "
+            f"{path} does not say which task it belongs to; add task_sha256 to its metadata, or rename it to "
             "<data set>/split-NN.safetensors"
         )
     if place is None or place not in tasks.tasks:
         raise InputError(
-            f"{path} belongs to {what}, expected one of the {len(by_sha256)} available tasks; give its task set with "
-            "--task-set"
+            f"{path} belongs to {what}, which is not among the {len(by_sha256)} tasks given; name its task "
+            "set with --task-set"
         )
     return place

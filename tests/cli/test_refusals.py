@@ -61,7 +61,7 @@ SAID = [
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
     ("score", "score needs either --task and --posterior, or --posteriors"),
-    ("score --task boston:0 --posteriors x", "give one of these combinations"),
+    ("score --task boston:0 --posteriors x", "give one of the two pairs"),
     ("tasks build", BUILD),
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
