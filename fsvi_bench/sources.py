@@ -84,7 +84,7 @@ def _module(root: str | bytes) -> _Module:
     if isinstance(root, bytes):
         text, package = root, ""
     elif (path := _path(root)) is None:
-        raise ModuleNotFoundError(f"{root} is not a module of {_PACKAGE}", name=root)
+        raise ModuleNotFoundError(f"{root} is no module of {_PACKAGE}", name=root)
     else:
         text, package = path.read_bytes(), root if path.name == "__init__.py" else root.rpartition(".")[0]
     words: list[str] = []
