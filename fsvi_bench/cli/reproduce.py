@@ -47,7 +47,7 @@ def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     if compute:
         reproduction.check(options.quick, options.data_dir)
     elif not reproduction.shows_unfinished:
-        raise InputError(f"{name} cannot show stored results without computing; drop --no-compute")
+        raise InputError(f"{name} cannot show stored results without computing; leave --no-compute out")
     executor = LocalExecutor(options.workers or available_cores())
     resources = Resources(choose_device(options.device), executor, options.data_dir)
     require_writable_directory(root, "output folder", "choose another with --out")

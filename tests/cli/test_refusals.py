@@ -66,7 +66,7 @@ SAID = [
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
-    ("reproduce ksw2015-fig2 --no-compute", "drop --no-compute"),
+    ("reproduce ksw2015-fig2 --no-compute", "leave --no-compute out"),
     ("submit exact", "needs --author (a name) and --owner"),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
