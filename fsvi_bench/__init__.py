@@ -1,7 +1,6 @@
 """fsvi-bench: how close does an inference method get to the exact Bayesian posterior in function space?
 
-The names of `__all__` are the public API. Each is imported when it is first used, so that `import fsvi_bench` itself
-takes no time.
+The names in `__all__` are the public API. Each is imported on first use, so that `import fsvi_bench` is fast.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: The module of this package that each public name comes from.
+#: Public name -> the module of this package that defines it.
 HOMES = {
     "AdamOptions": "methods.base",
     "BernoulliDropout": "methods.bernoulli_dropout",

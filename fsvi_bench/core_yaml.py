@@ -1,6 +1,6 @@
-"""YAML whose plain words are read by YAML 1.2's core schema: `1e-3` is a number, `no`, `12:30` and a date are text.
+"""A YAML loader with the core schema of YAML 1.2: `1e-3` is a number; `no`, `12:30` and a date are text.
 
-PyYAML follows YAML 1.1, where each of these is something else.
+PyYAML follows YAML 1.1, which reads each of these differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FLOAT = re.compile(
 
 
 class CoreLoader(yaml.SafeLoader):
-    """Makes dict, list, str, int, float, bool and None."""
+    """Loads dict, list, str, int, float, bool and None."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 

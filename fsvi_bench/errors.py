@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: one plain sentence each, never a traceback."""
+"""Errors that users can fix: one plain sentence each, never a traceback."""
 
 from __future__ import annotations
 
@@ -13,50 +13,51 @@ if TYPE_CHECKING:
 
 
 class InputError(Exception):
-    """Bad usage or input. The message says what was got, what was expected and how to mend it.
+    """Bad usage or input. The message says what was given, what was expected and how to fix it.
 
     The command line prints it as one line on stderr and exits with status 2.
     """
 
 
 class TaskRefused(Exception):
-    """A task whose certificate fails its own limits; scoring against it would measure rounding errors."""
+    """The certificate of a task exceeds its limits; scores against this task would measure rounding errors."""
 
 
 class Diverged(Exception):
-    """Training diverged, and the message says where. It is raised by `fsvi_bench.fit` alone: `run` writes a record."""
+    """Training diverged; the message says where. Only `fsvi_bench.fit` raises it: `run` writes a record instead."""
 
 
 class WorkersLost(RuntimeError):
-    """Work cannot go on because all workers are out of reach; what they finished is kept."""
+    """The run cannot continue because all workers were lost; finished work is kept."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception by its name and what it says."""
+    """The type and message of an exception, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].removesuffix(": ")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
+    """A hint such as `did you mean 'boston'? `, or an empty string if no name is close."""
     by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}
     nearest = [by_lower_case[found] for found in difflib.get_close_matches(name[:60].lower(), by_lower_case, 1, 0.6)]
     return f"did you mean '{nearest[0]}'? " if nearest else ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not among `known`, with the nearest one suggested.
+    """The error for a name that is not in `known`, with the closest one as a suggestion.
 
-    The name may come from a file: it is shortened, and control characters in it are not passed to a terminal.
+    The name may come from a file: it is shortened, and its control characters are escaped.
     """
     known = sorted(known)
-    return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}known: {', '.join(known)}")
+    expected = f"expected one of {', '.join(known)}" if known else "there are none"
+    return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}{expected}")
 
 
 def whole_number(name: str, value: object, least: int = 0) -> int:
-    """A number such as a seed or a count, as Python's own.
+    """A number such as a seed or a count, as a Python `int`.
 
     Raises:
-        InputError: it is none (a truth value is none), below `least`, or has more than 64 bits.
+        InputError: it is not an integer (or is a bool), is less than `least`, or has more than 64 bits.
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -70,7 +71,7 @@ def whole_number(name: str, value: object, least: int = 0) -> int:
 _DEMANDS = (
     (r"greater than or equal to ([-+.\w]*\w)", r"\1 or more"),
     (r"greater than ([-+.\w]*\w)", r"more than \1"),
-    (r"less than or equal to ([-+.\w]*\w)", r"\1 at most"),
+    (r"less than or equal to ([-+.\w]*\w)", r"at most \1"),
     (
         r"a valid integer(, unable to parse string as an integer|, got a number with a fractional part)?",
         "a whole number",
@@ -84,7 +85,7 @@ _DEMANDS = (
 
 
 def plain_demands(text: str) -> str:
-    """A message whose parts by pydantic, `Input should be greater than or equal to 2`, say `expected 2 or more`."""
+    """Rewrites pydantic's phrases: `Input should be greater than or equal to 2` becomes `expected 2 or more`."""
     text = re.sub("Input is not a valid path for <class '.*?'>", "expected a path", text)
     if "Input should be " not in text:
         return text
@@ -94,12 +95,12 @@ def plain_demands(text: str) -> str:
 
 
 def invalid_field(error: ValidationError) -> str:
-    """The first thing that pydantic found wrong: which field, what was got, what expected.
+    """The first error that pydantic found: which field, what was given, and what is expected.
 
-    What a model as a whole asks for is a sentence of ours, which names its fields.
+    Errors of a model as a whole have a sentence of their own, which names the fields.
     """
     errors = error.errors(include_url=False)
-    # Every alternative of a union complains: a wrong value in the one that was meant says more than what others lack.
+    # All alternatives of a union report errors: a wrong value in the intended one says more than a missing field.
     first = next((each for each in errors if each["type"] not in ("missing", "extra_forbidden")), errors[0])
     demand = plain_demands(first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error" and not first["loc"]:
@@ -115,11 +116,11 @@ def invalid_field(error: ValidationError) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text from outside, in quotes, at most 60 characters of it, control characters spelled out."""
+    """User input in quotes: at most 60 characters, with control characters escaped."""
     return repr(text[:60]) + ("..." if len(text) > 60 else "")
 
 
 def plain(text: str, limit: int = 200) -> str:
-    """A library's message, which may repeat what stands in a file: one line, shortened, nothing a terminal obeys."""
+    """A library's message, which may quote a file, on one line: shortened, and without control characters."""
     line = "".join(each if each.isprintable() else "?" for each in " ".join(text[: 2 * limit].split()))
     return line[:limit] + ("..." if len(line) > limit else "")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and hashes of what they hold."""
+"""Atomic writing, careful reading, locking and hashing of files."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes through a temporary file in the same folder, fsync and rename: a reader never sees half a file.
+    """Writes through a temporary file in the same folder, fsync and rename: a reader never sees a partial file.
 
     Raises:
-        InputError: the folder cannot be made or written.
+        InputError: the folder cannot be created or written.
     """
     replace_together(path.parent, {}, path.name, content)
 
 
 def replace_together(folder: Path, others: Mapping[str, bytes | None], mark: str, content: bytes) -> None:
-    """Puts a set of files in place of an earlier set of the same names, None for one that the new set does not have.
+    """Replaces a set of files by a new set with the same names; None stands for a file that the new set lacks.
 
-    `mark` names the file without which the others count for nothing. All that is new is written before anything old is
-    touched, so that a full disk costs nothing; then the old mark goes first and the new one comes last, so that files
-    of two sets never lie beside a mark.
+    `mark` is the file that makes a set valid. All new files are written before an old one is touched, so that a full
+    disk loses nothing. Then the old mark is removed first and the new one put in place last, so that a mark never
+    stands beside files of two sets.
 
     Raises:
-        InputError: the folder cannot be made or written.
+        InputError: the folder cannot be created or written.
     """
     suffix = uuid.uuid4().hex
     new = {name: text for name, text in {**others, mark: content}.items() if text is not None}
@@ -57,7 +57,7 @@ def replace_together(folder: Path, others: Mapping[str, bytes | None], mark: str
         _temporary(folder / mark, suffix).replace(folder / mark)
         _sync_directory(folder)
     except OSError as error:
-        raise InputError(f"cannot write {at}: {error.strerror}; choose another folder or free space") from error
+        raise InputError(f"cannot write {at}: {error.strerror}; choose another folder or free some space") from error
     finally:
         for name in new:
             _remove(_temporary(folder / name, suffix))
@@ -75,7 +75,7 @@ def _write_and_sync(path: Path, content: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Makes a rename survive a power cut; where folders cannot be opened the rename alone has to do."""
+    """Makes a rename survive a power cut, on systems where folders can be opened."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -85,7 +85,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Removes the temporary files that a killed `write_atomically` left beneath a folder."""
+    """Removes temporary files of a killed `write_atomically` from a folder and its subfolders."""
     for folder, _, names in os.walk(root):
         for name in names:
             if _TEMPORARY.fullmatch(name):
@@ -98,7 +98,7 @@ def _remove(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """`Path.is_file` that says False, not an error, of names too long and folders that may not be searched."""
+    """`Path.is_file`, but False instead of an error for names that are too long and folders that are not readable."""
     try:
         return path.is_file()
     except OSError:
@@ -106,66 +106,66 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """`Path.is_dir`, likewise."""
+    """`Path.is_dir`, but False instead of an error, as `is_file`."""
     try:
         return path.is_dir()
     except OSError:
         return False
 
 
-def require_writable_directory(path: Path, what: str, mend: str) -> None:
-    """Makes sure, before any work is done, that files can be made in a folder; nothing stays behind from asking.
+def require_writable_directory(path: Path, what: str, fix: str) -> None:
+    """Checks, before any work is done, that files can be created in a folder; it leaves nothing behind.
 
-    A file without a name is opened in the folder, or in the nearest one above it that exists: permissions alone do not
-    tell of read-only or special file systems.
+    It opens a temporary file in the folder, or in its nearest existing parent: permissions alone do not reveal
+    read-only or special file systems.
 
     Raises:
-        InputError: that cannot be done; says what the folder is for and how to mend it.
+        InputError: the folder is not writable; the message says what the folder is for and how to fix it.
     """
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {mend}") from error
+        raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {fix}") from error
 
 
 def read_bounded(path: Path, limit: int, *, follow: bool = False) -> bytes:
-    """A plain file's content; nothing that could block is waited for.
+    """The content of a regular file, without ever blocking.
 
     Args:
-        follow: whether the path may be a link to it.
+        follow: whether the path may be a symbolic link.
 
     Raises:
-        InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
+        InputError: it is not a regular file, has more than `limit` bytes, or cannot be read.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise InputError(f"{path} is no plain file; put one in its place")
+                raise InputError(f"{path} is not a regular file, expected one; replace it")
             content = stream.read(limit + 1)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file that may be read") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; expected a readable file") from error
     if len(content) > limit:
-        raise InputError(f"{path} has more than {limit:,} bytes, expected at most that; is it the right file?")
+        raise InputError(f"{path} has more than {limit:,} bytes, which is the maximum; is it the right file?")
     return content
 
 
 @contextlib.contextmanager
 def locked_directory(folder: Path, what: str) -> Iterator[None]:
-    """Makes a folder and keeps other processes out that ask in this way; the system lets go of it however one ends.
+    """Creates a folder and locks it against other calls; the system releases the lock however the process ends.
 
     Raises:
-        InputError: another is in it; the folder cannot be made.
+        InputError: another process holds the lock, or the folder cannot be created.
     """
-    require_writable_directory(folder, what, "choose another or free space")
+    require_writable_directory(folder, what, "choose another folder or free some space")
     folder.mkdir(parents=True, exist_ok=True)
     held = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(f"another process is at work in the {what} {folder}; wait until it is done") from error
+            raise InputError(f"another process is using the {what} {folder}; wait until it is finished") from error
         yield
     finally:
         os.close(held)
@@ -185,7 +185,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 def json_in_lines(text: str, levels: int) -> str:
-    """JSON again, its outermost levels indented and a line for each thing within: small, and changes show by line."""
+    """Reformats JSON: the outermost levels are indented, with one line per item below, so that diffs are readable."""
 
     def flat(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -204,7 +204,7 @@ def json_in_lines(text: str, levels: int) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text, and so equal hashes."""
+    """JSON with sorted keys and no spaces: equal values have equal text and equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Where the files that travel with the package lie: cards, frozen tasks, method defaults, protocols."""
+"""The data files of the package: cards, frozen tasks, method defaults, protocols."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """Folder `datasets`, `conf` or `leaderboard`: inside an installed wheel, or at the top of a checkout."""
+    """The folder `datasets`, `conf` or `leaderboard`, inside an installed wheel or at the top of a checkout."""
     bundled = _PACKAGE / "_bundled" / name
     return bundled if bundled.is_dir() else _PACKAGE.parent / name
 
 
 def read_yaml(path: Path) -> object:
-    """Parsed YAML of a file, safe tags only.
+    """The parsed YAML of a file, with safe tags only.
 
     Raises:
         InputError: the file cannot be read or is not YAML.
@@ -29,4 +29,4 @@ def read_yaml(path: Path) -> object:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path} is not valid YAML: {reason}; mend the file") from error
+        raise InputError(f"{path} is not valid YAML: {reason}; fix the file") from error

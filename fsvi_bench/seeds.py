@@ -1,4 +1,4 @@
-"""Seeds derived per purpose: equal parts give equal streams, and no stream depends on another's use."""
+"""Seeds derived for each purpose: equal parts give equal streams, and streams do not affect one another."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def derive_seed(*parts: str | int) -> int:
 
 
 def derived_generator(*parts: str | int) -> np.random.Generator:
-    """NumPy generator for one purpose."""
+    """A NumPy generator for one purpose, seeded by `derive_seed`."""
     return np.random.default_rng(derive_seed(*parts))

@@ -1,7 +1,7 @@
-"""Hashes of what code does, so that a changed formula never answers to an old result's name.
+"""Hashes of code by its syntax tree, so that results of changed code are never taken for those of the old code.
 
-The syntax tree decides. Comments, docstrings, layout and what stands under `if TYPE_CHECKING:` do not count;
-annotations do, since Pydantic and dataclasses act on them. No Python version's own spelling of the tree is in it.
+Comments, docstrings, layout and code under `if TYPE_CHECKING:` do not count; annotations do, because pydantic and
+dataclasses use them. The hashes do not depend on the version of Python.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 _PACKAGE = Path(__file__).resolve().parent
 
 
-_NOT_MEANT = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that its place, or its spelling, decides
+_NOT_MEANT = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that carry no meaning
 
 
 class _Module(NamedTuple):
-    """What a module says, and which modules of the package it imports, wherever in it the import stands."""
+    """The hash of a module, and the modules of the package that it imports anywhere in its code."""
 
     sha256: str
     imports: frozenset[str]
@@ -30,22 +30,22 @@ class _Module(NamedTuple):
 
 @cache
 def meaning_sha256(*roots: str | bytes, leaving_out: tuple[str, ...] = ()) -> str:
-    """SHA-256 over the roots and every module of this package that they import, directly or by way of others.
+    """SHA-256 over the roots and all modules of this package that they import, directly or indirectly.
 
-    A package's `__init__` counts where something is imported from it.
+    A package's `__init__` counts if something is imported from it.
 
     Args:
-        roots: names of modules of this package, or texts of files that need not belong to it.
-        leaving_out: packages whose modules count as roots alone.
+        roots: names of modules of this package, or texts of any Python files.
+        leaving_out: packages whose modules count only as roots.
 
     Raises:
-        ModuleNotFoundError: a root is no module of this package.
+        ModuleNotFoundError: a root is not a module of this package.
     """
     return hashlib.sha256(repr(sorted(reached(roots, leaving_out).items())).encode()).hexdigest()
 
 
 def reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
-    """The hash of each module, by name, that `meaning_sha256` is over; `<0>` and on for texts."""
+    """The hashes, by module, that `meaning_sha256` combines; texts are named `<0>`, `<1>`, ..."""
     found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
     named = {root for root in roots if isinstance(root, str)}
     waiting = [*named, *(name for module in found.values() for name in module.imports)]
@@ -59,17 +59,17 @@ def reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> di
 
 
 def tree_sha256(source: bytes) -> str:
-    """SHA-256 of a text's syntax tree alone, whatever it imports.
+    """SHA-256 of the syntax tree of a text, without its imports.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it is no Python, or nested too deeply.
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not valid Python, or nested too deeply.
     """
     return _module(source).sha256
 
 
 @cache
 def package_sha256() -> str:
-    """SHA-256 over the text of every module of the package: whether two machines have the same."""
+    """SHA-256 over the texts of all modules of the package, to compare two machines."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         content = path.read_bytes()
@@ -80,7 +80,7 @@ def package_sha256() -> str:
 
 @cache
 def _module(root: str | bytes) -> _Module:
-    """A module of the package by its name, or a text."""
+    """Parses a module of the package, given by name, or a text."""
     if isinstance(root, bytes):
         text, package = root, ""
     elif (path := _path(root)) is None:
@@ -96,7 +96,7 @@ def _module(root: str | bytes) -> _Module:
 
 @cache
 def _path(name: str) -> Path | None:
-    """The file of a module of this package; None for anything else."""
+    """The file of a module of this package; None for other names."""
     if f"{name}.".startswith(f"{_PACKAGE.name}."):
         place = _PACKAGE.parent.joinpath(*name.split("."))
         for path in (place / "__init__.py", place.with_suffix(".py")):
@@ -106,23 +106,23 @@ def _path(name: str) -> Path | None:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module, or
-    the one that a name of the public API comes from."""
+    """The modules of this package that a statement imports: for `from a import b`, a.b, or a if b is not a module, or
+    the module that defines b if it is a name of the public API."""
     if isinstance(statement, ast.Import):
         yield from (each.name for each in statement.names if _path(each.name))
         return
     start = "." * statement.level + (statement.module or "")
     if statement.level and not package:
-        return  # in a file that belongs to no package
+        return  # a relative import outside a package
     origin = resolve_name(start, package)
-    public = import_module(_PACKAGE.name).HOMES  # not imported by a statement: its text decides no result
+    public = import_module(_PACKAGE.name).HOMES  # a statement would make this module part of every hash
     for each in statement.names:
         home = f"{origin}.{public.get(each.name)}" if origin == _PACKAGE.name else ""
         yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name)][:1]
 
 
 def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
-    """A tree as words, and the import statements in it. A field that is empty has none: a later Python may add some."""
+    """Appends a tree as words, and its imports. Empty fields are skipped, since a later Python may add some."""
     words.append(node.__class__.__name__)
     values = node.__dict__
     for field in node._fields:
@@ -140,7 +140,7 @@ def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.Impor
 
 
 def _write_list(items: list[ast.AST | str], words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
-    """A list of a tree, statements being in no other place."""
+    """Appends a list of a tree; statements occur only in lists."""
     for item in items:
         if isinstance(item, ast.If) and _only_for_type_checkers(item.test):
             _write_list([*item.orelse], words, imports)

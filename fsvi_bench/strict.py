@@ -1,4 +1,4 @@
-"""Files of strangers as strict models: TOML and JSON of these fields, of these types, and nothing else."""
+"""Strict models for untrusted TOML and JSON files: only the declared fields, with exactly their types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError, invalid_field, plain
 
 
 class Strict(BaseModel):
-    """What a stranger's file may hold: these fields, of these types, and nothing else."""
+    """Base class: only the declared fields, with exactly their types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
 
@@ -22,28 +22,28 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:
-    """A stranger's TOML file as what it should hold.
+    """Parses an untrusted TOML file as a model.
 
     Raises:
-        InputError: it is no TOML, or holds something else.
+        InputError: it is not TOML, or does not fit the model.
     """
     try:
         values = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # TOML, UTF-8, a number of 5,000 digits, lists within lists
-        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
+        raise InputError(f"{path} is not valid TOML: {plain(str(error))}; fix the file") from error
     return checked(model, values, path)
 
 
-def checked(model: type[Model], values: Any, where: object, mend: str = "mend that field") -> Model:
-    """Raises InputError, which says which field is wrong, if the values are not the model's."""
+def checked(model: type[Model], values: Any, where: object, fix: str = "fix this field") -> Model:
+    """The values as a model; raises InputError, which names the field, if one is not valid."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{where}: {invalid_field(error)}; {mend}") from error
+        raise InputError(f"{where}: {invalid_field(error)}; {fix}") from error
 
 
 def toml_text(model: Strict) -> str:
-    """A model as its TOML file, which writes strings, finite numbers, truth values and lists as JSON does."""
+    """A model as TOML, whose strings, finite numbers, booleans and lists are written as in JSON."""
     top: list[str] = []
     tables: list[str] = []
     for name, value in model.model_dump(mode="json", by_alias=True, exclude_defaults=True).items():
@@ -59,8 +59,8 @@ def _line(name: str, value: Any) -> str:
 
 
 def parse_json(model: type[Model], content: bytes, path: Path) -> Model:
-    """Raises InputError if a file's content is not the model's."""
+    """Parses a JSON file as a model; raises InputError if it does not fit."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        raise InputError(f"{path} cannot be read: {invalid_field(error)}; make the file anew") from error
+        raise InputError(f"{path} is not valid: {invalid_field(error)}; write the file again") from error

@@ -1,6 +1,6 @@
 """Strict reading and atomic writing of safetensors files with a `format` string.
 
-Files come from anybody: nothing is unpickled or executed, and whatever is not expected is refused.
+Files are untrusted: nothing is unpickled or executed, and unexpected content is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class TensorFile:
-    """Tensors and metadata of a file, with checks that say got, expected and how to mend it."""
+    """Tensors and metadata of a file, with checks that raise InputError."""
 
     path: Path
     tensors: dict[str, Tensor]
@@ -34,7 +34,7 @@ class TensorFile:
         return InputError(f"{self.path}: {message}")
 
     def require_names(self, expected: set[str]) -> None:
-        """Raises InputError unless exactly these tensors are there and none holds NaN or infinity."""
+        """Raises InputError unless the file has exactly these tensors, without NaN or infinity."""
         unknown, missing = sorted(set(self.tensors) - expected), sorted(expected - set(self.tensors))
         names = f"expected {', '.join(sorted(expected))}"
         if unknown and missing:
@@ -42,7 +42,7 @@ class TensorFile:
         if unknown:
             raise self.error(f"unknown tensor {quoted(unknown[0])}; {names}; remove it")
         if missing:
-            raise self.error(f"tensor '{missing[0]}' is missing; {names}")
+            raise self.error(f"tensor '{missing[0]}' is missing; {names}; add it")
         for name, tensor in self.tensors.items():  # other types are refused by `require_dtype`
             if tensor.dtype == torch.float64 and not bool(torch.isfinite(tensor).all()):
                 raise self.error(f"'{name}' holds NaN or infinity, expected finite numbers; export it again")
@@ -67,15 +67,16 @@ def read_tensor_file(
 ) -> TensorFile:
     """Reads a safetensors file of at most 256 MiB whose metadata hold `format` = `expected_format`.
 
-    The tensors are copies: the file may be rewritten or cut short afterwards. They lie in memory of torch's own, whose
-    alignment is always the same: linear algebra rounds differently for numbers that lie elsewhere, so that a score
-    would depend on whether a worker had it from a file or from another process.
+    The tensors are copies, so that later changes of the file do not matter. Their memory is allocated by torch,
+    whose alignment is always the same: linear algebra rounds differently for other alignments, and a score would depend
+    on whether a worker got its numbers from a file or from another process.
 
     Args:
-        content: the file's bytes, where they have been read already; `path` then is but its name.
+        content: bytes of the file, if they have been read already; `path` is then used only as its name.
 
     Raises:
-        InputError: no such file, too large, not safetensors (a pickle, say), another format, or metadata missing.
+        InputError: the file does not exist, is too large, is not safetensors (but a pickle, say), has another format,
+            or lacks metadata.
     """
     content = read_bounded(path, MAX_BYTES, follow=True) if content is None else content
     try:
@@ -90,7 +91,7 @@ def read_tensor_file(
 
 def _not_safetensors(path: Path, expected_format: str, error: Exception) -> InputError:
     return InputError(
-        f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with "
+        f"{path} is not a safetensors file ({plain(str(error))}), expected format {expected_format}; save it with "
         "safetensors"
     )
 
@@ -104,15 +105,15 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: st
         )
     for key in required:
         if key not in metadata:
-            raise InputError(f"{path}: metadata '{key}' is missing; expected {', '.join(required)}")
+            raise InputError(f"{path}: metadata '{key}' is missing; expected {', '.join(required)}; add it")
 
 
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file atomically; no tensor may hold NaN or infinity.
+    """Writes a safetensors file atomically.
 
     Raises:
-        ValueError: one does: nothing is written.
-        InputError: the place is not writable.
+        ValueError: a tensor contains NaN or infinity; nothing is written.
+        InputError: the folder is not writable.
     """
     write_atomically(path, tensor_file(tensors, metadata))
 
@@ -121,7 +122,7 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
     """The bytes of a safetensors file; equal tensors and metadata give equal bytes.
 
     Raises:
-        ValueError: a tensor holds NaN or infinity.
+        ValueError: a tensor contains NaN or infinity.
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
@@ -131,8 +132,8 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
 
 
 def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its header's keys sorted: the library shuffles them, and equal files hash alike."""
+    """Sorts the keys of the header, whose order in the library is random, so that equal files have equal hashes."""
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # tensors begin at a multiple of eight
+    header += b" " * (-len(header) % 8)  # tensors start at a multiple of 8 bytes
     return len(header).to_bytes(8, "little") + header + content[8 + length :]

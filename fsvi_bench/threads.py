@@ -1,4 +1,4 @@
-"""One thread for a process or a block: small linear algebra is slower on two threads, and rounds differently."""
+"""Limits a process or a block to one thread: small linear algebra is slower on two threads, and rounds differently."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 
-# Settings of a process, shared by its Python threads: the first block to begin makes them, the last to end undoes them.
+# These settings are shared by all Python threads of a process: the first block sets them, the last one restores them.
 _lock = Lock()
 _blocks = 0
 _undo = ExitStack()
@@ -14,7 +14,7 @@ _undo = ExitStack()
 
 def use_one_thread() -> None:
     """Limits torch, BLAS and OpenMP of this process to one thread."""
-    import scipy.linalg  # noqa: F401 -- only libraries that are loaded by then can be limited; SciPy has its own BLAS
+    import scipy.linalg  # noqa: F401 -- only loaded libraries can be limited, and SciPy has its own BLAS
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -24,7 +24,7 @@ def use_one_thread() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The same while a block, or a function that is decorated with it, lasts: the caller's setting comes back."""
+    """As `use_one_thread`, for a block or a decorated function; the previous setting is restored afterwards."""
     global _blocks
     import scipy.linalg  # noqa: F401 -- as above
     import torch

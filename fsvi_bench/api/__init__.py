@@ -1,1 +1,1 @@
-"""The Python API, one function a module; `fsvi_bench` itself imports them when they are first used."""
+"""The Python API, one function per module; `fsvi_bench` imports each on first use."""

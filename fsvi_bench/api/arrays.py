@@ -1,4 +1,4 @@
-"""Posteriors that other tools made, as arrays: moments of a Gaussian, or samples."""
+"""Posteriors given as arrays by other tools: the moments of a Gaussian, or samples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 
-#: What counts as rounding, in units of the weights' standard deviations: how far a covariance may be from its
-#: transpose, and how far below 0 an eigenvalue of its correlation matrix may lie.
+#: Tolerances for rounding: the difference between a covariance and its transpose, in units of the weights' standard
+#: deviations, and how far an eigenvalue of the correlation matrix may be below 0.
 ASYMMETRY, NEGATIVE = 1e-8, 1e-10
-#: Axes of tensors, where not all are of length k.
+#: Axes of tensors that are not all of length k.
 AXES = {"samples": "S, k", "factor": "k, r"}
 FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"
 
 
 def posterior_of(q: Any, k: int) -> Posterior:
-    """What `fsvi_bench.score` was given, as one posterior over k weights on the CPU.
+    """The argument of `fsvi_bench.score` as one posterior over k weights on the CPU.
 
     Raises:
-        InputError: it is none, or not one over k weights.
+        InputError: it is not a posterior, or not over k weights.
     """
     if isinstance(q, Posterior):
         return _checked(q, k)
@@ -46,12 +46,16 @@ def _checked(q: Posterior, k: int) -> Posterior:
     for name, tensor in q.tensors().items():
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
-            raise InputError(f"the posterior's {name} is of type {kind}, expected a tensor; give torch.as_tensor of it")
+            raise InputError(
+                f"the posterior's {name} is of type {kind}, expected a tensor; convert it with torch.as_tensor"
+            )
         if tensor.is_meta:
             raise InputError(f"the posterior's {name} is on the meta device, expected numbers; load them first")
         if tensor.layout != torch.strided:
             kind = str(tensor.layout).removeprefix("torch.")
-            raise InputError(f"the posterior's {name} has the layout {kind}, expected strided; give tensor.to_dense()")
+            raise InputError(
+                f"the posterior's {name} has the layout {kind}, expected strided; convert it with to_dense()"
+            )
     _require_one_problem(q)
     q = q.map(Tensor.detach).cpu()
     _require_weights(q.k, k)
@@ -66,14 +70,14 @@ def _require_one_problem(q: Posterior) -> None:
     forms = {name: AXES.get(name, ["", "k", "k, k"][axes]) for name, axes in q.parameters.items()}
     ranks = {name: len(form.split()) for name, form in forms.items()}
     got = q.tensors()
-    # One retain probability may stand for all of a problem's weights: m says how many problems there are.
+    # A retain probability may be shared by all weights of a problem: m gives the number of problems.
     excess = {got[name].ndim - ranks[name] for name in got if name != "retain_probability"}
     if excess == {0}:
         return
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in got.items())
     expected = "those of one problem; score q[0]"
     if excess != {1}:
-        expected = ", ".join(f"{name} [{form}]" for name, form in forms.items()) + "; give these"
+        expected = ", ".join(f"{name} [{form}]" for name, form in forms.items()) + "; reshape them"
     raise InputError(f"the posterior has tensors of shapes {shapes}, expected {expected}")
 
 
@@ -102,13 +106,13 @@ def _require_enough(samples: Float[Tensor, "S k"]) -> None:
 
 
 def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
-    """A Gaussian by its moments; singular where its covariance is, as far as float64 can tell."""
+    """A Gaussian from its moments. It is singular if its covariance is singular to float64 precision."""
     if mean.ndim != 1:
         raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; give (mean, covariance)")
     _require_weights(len(mean), k)
     if covariance.shape != (k, k):
-        mend = "give numpy.diag of the variances" if covariance.ndim == 1 else "export it again"
-        raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {mend}")
+        fix = "convert variances with numpy.diag" if covariance.ndim == 1 else "export it again"
+        raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {fix}")
     factor = _factor(covariance)
     if factor.shape[1] == k:
         return FullGaussian(mean, tril_of_gram(factor.mT))
@@ -116,46 +120,48 @@ def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
 
 
 def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
-    """F of full column rank with FFᵀ = Σ. Ranks and signs are those of the correlation matrix, free of the weights'
-    scales.
+    """F of full column rank with FFᵀ = Σ. Rank and signs are determined from the correlation matrix, which does not
+    depend on the scales of the weights.
 
     Raises:
         InputError: Σ is not symmetric, or has a negative eigenvalue.
     """
     if float(variance := covariance.diagonal().min()) < 0:
-        raise InputError(f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more")
+        raise InputError(
+            f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more; correct it"
+        )
     scale = covariance.diagonal().sqrt()
     size = scale[:, None] * scale
     asymmetry = (covariance - covariance.mT).abs()
     if bool((asymmetry > ASYMMETRY * size).any()):
         raise InputError(
             f"the covariance is not symmetric: entries differ from their mirror images by up to {asymmetry.max():.1e}; "
-            "if that is rounding, give (C + C.T) / 2"
+            "if that is rounding, symmetrise it: (C + C.T) / 2"
         )
-    # A weight that does not vary has no correlations.
+    # A weight with variance 0 has no correlations.
     correlation = torch.where(size > 0, 0.5 * (covariance + covariance.mT) / size.where(size > 0, 1.0), covariance)
     eigenvalues, vectors = torch.linalg.eigh(correlation)
     if float(eigenvalues[0]) < -NEGATIVE:
         raise InputError(
             f"the covariance is not positive semi-definite: its correlation matrix has the eigenvalue "
-            f"{float(eigenvalues[0]):.1e}; expected none below 0"
+            f"{float(eigenvalues[0]):.1e}, expected none below 0; correct it"
         )
     kept = eigenvalues > len(scale) * torch.finfo(torch.float64).eps * eigenvalues[-1]
     return (scale[:, None] * vectors[:, kept]) * eigenvalues[kept].sqrt()
 
 
 def _numbers(name: str, values: Any) -> Tensor:
-    """A copy in memory of torch's own, on whose alignment rounding depends.
+    """A copy as a tensor, whose memory is allocated by torch because rounding depends on its alignment.
 
     Raises:
-        InputError: it does not hold finite numbers in double precision.
+        InputError: the values are not finite float64 numbers.
     """
     if np.ma.is_masked(values):
         raise InputError(f"'{name}' has masked entries, expected a number in each; fill them")
     try:
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"'{name}' cannot be read as one array of numbers, expected float64; make it one") from error
+        raise InputError(f"'{name}' cannot be read as an array of numbers, expected float64; convert it") from error
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
     if array.dtype != np.float64:

@@ -28,29 +28,29 @@ def fit(
 ) -> Posterior:
     """Trains a method on a task and returns its posterior q: `q.mean`, `q.covariance`, `q.sample(n, seed)`.
 
-    On a CPU its numbers are those of `fsvi-bench run` for the same task, seed and settings, to the last bit. It takes
-    one thread: for problems of this size two are slower.
+    On a CPU the result is bitwise equal to that of `fsvi-bench run` for the same task, seed and settings. It uses one
+    thread: two are slower for problems of this size.
 
     Args:
-        method: a name (`fsvi-bench methods list`), `path/file.py:Class`, or a subclass of `Method`.
-        task: of `load_task`, `make_task` or `Task.from_gpytorch`.
-        family: such as `full` or `ffg`; the method's first by default.
-        seed: all that is drawn derives from it, the task, the method and the family.
-        max_steps: training steps, of a method that trains.
-        M: the number of measurement points, of a method that has them.
-        device: `cpu`, `cuda`, or `auto`, which is the GPU where there is one.
-        options: other options of the method, as `--set` takes them.
+        method: a name (see `fsvi-bench methods list`), `path/file.py:Class`, or a subclass of `Method`.
+        task: a task from `load_task`, `make_task` or `Task.from_gpytorch`.
+        family: such as `full` or `ffg`; by default the first family of the method.
+        seed: the random numbers depend on it, the task, the method and the family.
+        max_steps: number of training steps, for methods that train.
+        M: number of measurement points, for methods that use them.
+        device: `cpu`, `cuda`, or `auto`: the GPU if there is one.
+        options: other options of the method, as for `--set`.
 
     Raises:
-        InputError: any of these is not as above; one sentence says what to change.
-        Diverged: training diverged, which is a result of the method under these settings.
+        InputError: an argument is not valid; one sentence says how to fix it.
+        Diverged: training diverged, which is a result of the method with these settings.
     """
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
     chosen = entry.options(_countable({**options, **given}, entry.name))
     seed = whole_number("seed", seed)
-    seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as `run` has it
-    # An array that is compared has no truth value; its text is as good as any other that names no family.
+    seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as in `run`
+    # Comparisons of an array have no truth value; its text is an unknown family like any other.
     family = entry.cls.checked_family(None if family is None else str(family), entry.name)
     entry.cls.check(chosen, TrainingData.of(problem))
     hardware = choose_device(str(device))
@@ -59,19 +59,21 @@ def fit(
         train(trained, hardware)
         q: Posterior = trained.cpu().posterior()[0]
     if (fault := defect(q, problem.k)) is not None:
-        raise InputError(f"method {entry.name} returned what is not a posterior over the weights: {fault}; correct it")
+        raise InputError(
+            f"method {entry.name} did not return a posterior over the weights: {fault}; correct the method"
+        )
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
         raise Diverged(f"method {entry.name} {family} on {_name(problem)} diverged: {reason}")
     return q
 
 
 def _countable(options: dict[str, Any], method: str) -> dict[str, Any]:
-    """The options, if no whole number among them is so large that no range or array has this length."""
+    """The options; raises InputError if an integer among them is too large for the length of a range or array."""
     for name, value in options.items():
         if isinstance(value, int) and value.bit_length() >= 63:
             got = f"a number of {value.bit_length()} bits"
             raise InputError(
-                f"method {method}, option '{name}': got {got}, expected fewer than 63; choose a smaller one"
+                f"method {method}, option '{name}': got {got}, expected fewer than 63; choose a smaller number"
             )
     return options
 

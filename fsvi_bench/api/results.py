@@ -1,4 +1,4 @@
-"""`fsvi_bench.results`: the records of an output folder as a pandas frame."""
+"""`fsvi_bench.results`: the records of an output folder as a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from fsvi_bench.running.store import Store
 
 
 def results(folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """One row per finished cell of a folder that `fsvi-bench run --out` wrote.
+    """One row per finished cell of an output folder of `fsvi-bench run`.
 
-    Columns: `dataset`, `split`, `method`, `family`, `seed`, `settings` (JSON) and each setting by itself
-    (`settings.lr`), `status` (ok, diverged or failed) and its `reason`, `task_sha256`, `seconds` of training, and the
-    scores under the names that `score` gives them. A score that does not apply is missing, an infinite one infinite.
+    Columns: `dataset`, `split`, `method`, `family`, `seed`, `settings` (JSON) and each setting separately
+    (`settings.lr`), `status` (ok, diverged or failed) with its `reason`, `task_sha256`, `seconds` of training, and the
+    scores, named as in `score`. Scores that do not apply are missing; infinite scores are infinite.
 
     Raises:
-        InputError: there is no such folder, it holds no records, or a file in it is not what it should be.
+        InputError: the folder does not exist or has no records, or a file in it is not valid.
     """
     if not isinstance(folder, str | os.PathLike):
-        raise InputError(f"the folder is of type {type(folder).__name__}, expected a path; give what --out was given")
+        raise InputError(
+            f"the folder is of type {type(folder).__name__}, expected a path; give the output folder of a run"
+        )
     return frame_of(Store(Path(folder)).records)

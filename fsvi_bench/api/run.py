@@ -1,4 +1,4 @@
-"""`fsvi_bench.run`: what the command `run` does, with the same options."""
+"""`fsvi_bench.run`: the command `fsvi-bench run` as a function, with the same options."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ NAMES = {"dataset": "datasets", "task": "task_files", "method": "methods", "fami
 def run(**options: Any) -> pd.DataFrame:
     """Runs methods on data sets, scores them against the exact posterior, and returns `results` of these cells.
 
-    A second run with the same `out` finishes what is missing. Workers are processes: a script calls this below
-    `if __name__ == "__main__":`.
+    Runs resume: call it again with the same `out` to compute missing cells. Workers are processes, so that a script
+    must call it below `if __name__ == "__main__":`.
 
     Args:
-        options: those of `fsvi-bench run`, by the names that `fsvi_bench.running.options.RunOptions` has for them,
-            such as `datasets=["toy"], methods=["exact"], out="folder"`.
+        options: the options of `fsvi-bench run`, named as in `fsvi_bench.running.options.RunOptions`, such as
+            `datasets=["toy"], methods=["exact"], out="folder"`.
 
     Raises:
-        InputError: as the command refuses them; one sentence says what to change.
+        InputError: an option is not valid; one sentence says how to fix it.
     """
     try:
         return _run(options)
@@ -47,7 +47,7 @@ def run(**options: Any) -> pd.DataFrame:
 
 
 def _by_name(found: re.Match[str]) -> str:
-    """A flag of the command as the option's name in Python; a command in a sentence stays one."""
+    """Replaces a flag by the name of the option in Python, and leaves quoted commands unchanged."""
     return NAMES.get(found[1], found[1].replace("-", "_")) if found[1] else found[0]
 
 
@@ -68,16 +68,16 @@ def _run(options: dict[str, Any]) -> pd.DataFrame:
 
 
 def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watcher) -> tuple[list[Record], list[Record]]:
-    """Computes what the output folder lacks of a plan.
+    """Computes the missing cells of a plan; returns as `fsvi_bench.running.runner.run`.
 
     Raises:
-        InputError: there is no such device or cluster, raw data are missing, or the folder cannot be used.
+        InputError: the device or cluster is not available, raw data are missing, or the folder cannot be used.
     """
     executor = make_executor(options.executor, options.workers, options.ray_address, options.gpu_share)
     with ExitStack() as stack:
         if isinstance(executor, RayExecutor):
             stack.callback(executor.close)
-            progress.note(f"Ray cluster at {executor.address}, room for {executor.workers} calls at once")
+            progress.note(f"Ray cluster at {executor.address}: {executor.workers} parallel calls")
         resources = Resources(choose_device(options.device, executor.has_gpu), executor, options.data_dir)
         require_data(plan.splits, options.data_dir, plan.given)
         stack.enter_context(one_thread())

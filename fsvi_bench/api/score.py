@@ -1,4 +1,4 @@
-"""`fsvi_bench.score`: all scores of a posterior, ours or any other tool's arrays."""
+"""`fsvi_bench.score`: all scores of a posterior, given as such or as arrays."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fsvi_bench.tasks.task import Task
 
 
 def score(q: Any, task: Task) -> dict[str, Any]:
-    """The scores of `fsvi-bench score --json` as one flat dict. Infinity is a float; None: a score does not apply.
+    """The scores of `fsvi-bench score --json` as a flat dict. Infinity is a float; None means not applicable.
 
-    What is nested there has a dot in its name here: `kl_marginals.5`, `coverage.90`, `overconfidence.median`, and of
-    samples `intervals.nlpd`, a pair. `overconfidence.quantiles` are 21 numbers.
+    Nested scores have a dot in their names: `kl_marginals.5`, `coverage.90`, `overconfidence.median`, and for samples
+    `intervals.nlpd`, a pair. `overconfidence.quantiles` is a tuple of 21 numbers.
 
     Args:
-        q: a posterior of `fit` or of this package, a pair (mean [k], covariance [k, k]), whatever has `mean` and
-            `covariance`, or samples [S, k] with S of 10,000 or more. Arrays are NumPy's, torch's or lists, in float64.
-            A singular covariance is allowed; its KL is infinite.
-        task: of `load_task`, `make_task` or `Task.from_gpytorch`.
+        q: a posterior from `fit` or another one of this package, a pair (mean [k], covariance [k, k]), an object with
+            `mean` and `covariance`, or samples [S, k] with S of at least 10,000. Arrays are NumPy arrays, tensors or
+            lists, in float64. The covariance may be singular; the KL is then infinite.
+        task: a task from `load_task`, `make_task` or `Task.from_gpytorch`.
 
     Raises:
-        InputError: q is none of these, does not fit the task, or holds NaN; one sentence says what to change.
+        InputError: q is none of these, does not fit the task, or has NaN; one sentence says how to fix it.
     """
     problem = require_task(task)
     posterior = posterior_of(q, problem.k)

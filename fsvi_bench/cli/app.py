@@ -1,4 +1,4 @@
-"""The command `fsvi-bench`. Only what parsing needs is imported here: `--help` must not wait for torch."""
+"""The command `fsvi-bench`. It imports only what parsing needs, so that `--help` does not wait for torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fsvi_bench.cli.options import command_of
 from fsvi_bench.errors import InputError, TaskRefused, WorkersLost, plain_demands
 
 BAD_INPUT = 2
-WORK_LOST = 1  #: cells are missing, for no fault of the user's
-INTERRUPTED = 130  #: exit status after Ctrl-C, by the shell's custom; Typer turns the interrupt into it
+WORK_LOST = 1  #: cells are missing because workers were lost
+INTERRUPTED = 130  #: exit status after Ctrl-C, by shell convention; Typer also returns it
 
 app = typer.Typer(
     name="fsvi-bench",
@@ -31,17 +31,17 @@ app = typer.Typer(
     help="Score function-space inference methods against the exact Bayesian posterior.",
 )
 GROUPS = {
-    "datasets": "Data sets: what there is, fetch it, check it.",
-    "tasks": "Frozen tasks: fit them, check them, look at them.",
-    "methods": "Inference methods.",
-    "objectives": "Functional objectives.",
-    "leaderboard": "Make a leaderboard, its site, and compare entries.",
+    "datasets": "List, download and check data sets.",
+    "tasks": "Fit, verify, show and export frozen tasks.",
+    "methods": "List and check inference methods.",
+    "objectives": "Check functional objectives.",
+    "leaderboard": "Create a leaderboard, build its site, and compare entries.",
 }
-MODULES = {"submit": "entries", "verify": "entries"}  #: of commands that have none of their own
+MODULES = {"submit": "entries", "verify": "entries"}  #: modules of commands that share one
 
 
 def _call(words: list[str], options: Options) -> object:
-    """Calls a command's function, once the kernels are chosen that torch is imported with."""
+    """Chooses the kernels, which must precede the import of torch, and calls the command's function."""
     use_kernels(options.kernels())
     with no_garbage_collection():
         module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")
@@ -74,12 +74,12 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before every command: nothing of torch is imported yet, so that kernels can still be chosen."""
+    """Runs before every command. Kernels can still be chosen here: torch is not imported yet."""
     use_kernels()
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: exit status 0, 1 (some cell failed) or 2 (bad usage or input, one sentence on stderr)."""
+    """Entry point. Exits with 0, 1 (a cell failed) or 2 (bad usage or input, with one sentence on stderr)."""
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -89,45 +89,47 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return _interrupted() if outcome == INTERRUPTED else outcome or 0
     except (InputError, TaskRefused) as error:
-        return _say(str(error))
+        return _fail(str(error))
     except WorkersLost as error:
-        return _say(str(error), WORK_LOST)
+        return _fail(str(error), WORK_LOST)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- the interpreter flushes it once more at exit
-        return _say("no space is left where the output goes; what was finished is kept, make space and run again")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- the interpreter flushes stdout again at exit
+        return _fail("no space left on the output device; finished work is kept: free some space and rerun the command")
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return _say_misuse(error, arguments)
+        return _fail_usage(error, arguments)
 
 
-def _say_misuse(error: Any, arguments: list[str]) -> int:
-    """Typer's own usage errors, whose class lives elsewhere in each of its versions."""
-    said = _with_what_was_given(error.format_message(), arguments)
+def _fail_usage(error: Any, arguments: list[str]) -> int:
+    """Reports a usage error found by Typer, whose class is in a different module in each version."""
+    message = _with_given_value(error.format_message(), arguments)
     command = getattr(getattr(error, "ctx", None), "command_path", "fsvi-bench")
-    return _say(f"{said} (see {command} --help)") if said else BAD_INPUT  # no arguments: the help was the answer
+    return (
+        _fail(f"{message} (see {command} --help)") if message else BAD_INPUT
+    )  # without arguments, Typer shows the help
 
 
-def _with_what_was_given(said: str, arguments: list[str]) -> str:
-    """Typer's `Invalid value for '--max-steps': ...`, which does not say which value, as `--max-steps is 'x', ...`."""
-    if (found := re.fullmatch(r"Invalid value for '(?:-\w, )?(--[\w-]+)': (Input should .*)", said)) is None:
-        return said
+def _with_given_value(message: str, arguments: list[str]) -> str:
+    """Turns Typer's `Invalid value for '--max-steps': ...`, which omits the value, into `--max-steps is 'x', ...`."""
+    if (found := re.fullmatch(r"Invalid value for '(?:-\w, )?(--[\w-]+)': (Input should .*)", message)) is None:
+        return message
     option, wrong = found.groups()
-    # Which of several it was, Typer does not say.
+    # If the option is given several times, Typer does not say which one is wrong.
     given = [after for each, after in pairwise([*arguments, ""]) if each == option]
     given += [each.partition("=")[2] for each in arguments if each.startswith(f"{option}=")]
     return f"{option}{f' is {given[0]!r}' if len(given) == 1 else ''}, {wrong}"
 
 
 def _interrupted() -> int:
-    print("fsvi-bench: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+    print("fsvi-bench: interrupted; finished work is kept: rerun the command to resume", file=sys.stderr)
     return INTERRUPTED
 
 
-def _say(message: str, status: int = BAD_INPUT) -> int:
+def _fail(message: str, status: int = BAD_INPUT) -> int:
     print(f"fsvi-bench: {plain_demands(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -1,7 +1,7 @@
-"""What each command takes: a model for each, in the order of the help, whose docstring is the command's.
+"""The options of every command: one model per command, in the order of the help; its docstring is the help text.
 
-`TasksBuild` is `fsvi-bench tasks build`, which calls `tasks_build` of `cli/tasks.py`. Nothing heavy is imported here:
-the help does not wait for torch.
+`TasksBuild` is `fsvi-bench tasks build`, which calls `tasks_build` in `cli/tasks.py`. Nothing heavy is imported here,
+so that `--help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Workers = Annotated[int | None, Field(ge=1)]
 
 
 class Options(BaseModel):
-    """Of every command. What several of them take:
+    """Base class of all commands, with the help of options that several of them share.
 
     Args:
-        data_dir: Folder that holds UCI_Datasets/...; else $FSVI_BENCH_DATA, the cache, a download.
-        as_json: Print one JSON document on stdout and nothing else there.
-        workers: Processes of one thread each; default: one per core (with ray: all there is room for).
-        root: The leaderboard's folder, which holds entries/ and editions/.
-        edition: Default: the latest one.
-        without_isolation: Run code that you trust without a jail; the result says so.
+        data_dir: Folder with the raw data (UCI_Datasets/...). Default: $FSVI_BENCH_DATA, else cache or download.
+        as_json: Print one JSON document on stdout and nothing else.
+        workers: Number of single-threaded processes. Default: one per core.
+        root: Folder of the leaderboard, with entries/ and editions/.
+        edition: Name of the edition. Default: the latest.
+        without_isolation: Run code that you trust outside the sandbox; the result records this.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     def kernels(self) -> Kernels:
-        """Chosen before torch is imported."""
+        """The kernels to use; they must be chosen before torch is imported."""
         return "own"
 
 
@@ -44,7 +44,7 @@ class Run(RunOptions, Options):
     """Run methods on data sets, score them against the exact posterior, and print a table.
 
     Args:
-        dry_run: Show what would be computed; compute and write nothing.
+        dry_run: Show what would be computed, without computing or writing anything.
     """
 
     dry_run: bool = False
@@ -55,14 +55,15 @@ class Run(RunOptions, Options):
 
 
 class Score(Options):
-    """Score one posterior file against one task, or a folder of them; features depend on the raw inputs, so these are
-    needed too.
+    """Score one posterior file against one task, or every posterior file in a folder.
+
+    Scoring also needs the raw data, because the features are functions of the inputs.
 
     Args:
-        task: A frozen task file (fsvi-task/1), or an official task such as boston:0.
-        posterior: A posterior file (fsvi-posterior/1).
-        posteriors: A folder of posterior files, all of them scored.
-        task_set: With --posteriors: official, or a folder of task files.
+        task: Task file (fsvi-task/1), or an official task such as boston:0.
+        posterior: Posterior file (fsvi-posterior/1).
+        posteriors: Folder of posterior files to score.
+        task_set: With --posteriors: official, or a folder of task files. Default: official.
     """
 
     task: Path | None = None
@@ -74,12 +75,12 @@ class Score(Options):
 
 
 class Status(Options):
-    """How many cells of a folder's plans are done, failed or missing.
+    """Count the finished, failed and missing cells of an output folder.
 
-    By the plans of its last runs; what today's sources would compute anew, `run --dry-run` says.
+    The counts follow the plans that earlier runs saved. `run --dry-run` shows what a command would compute now.
 
     Args:
-        folder: What a run was given with --out.
+        folder: Output folder of `fsvi-bench run`.
     """
 
     folder: RunFolder
@@ -87,10 +88,10 @@ class Status(Options):
 
 
 class Export(Options):
-    """Write the records and traces of a folder's plans as Parquet tables (needs pyarrow, the extra named export).
+    """Export the records and traces of an output folder as Parquet tables (requires the extra `export`).
 
     Args:
-        folder: What a run was given with --out.
+        folder: Output folder of `fsvi-bench run`.
         out: Folder for records.parquet and traces.parquet. Default: DIR/export.
     """
 
@@ -99,13 +100,13 @@ class Export(Options):
 
 
 class Report(Options):
-    """Make one self-contained HTML page, and its figures as PNG and SVG, from the records of a folder.
+    """Write a self-contained HTML report of an output folder, with its figures as PNG and SVG.
 
-    With --json, print its numbers: a row per data set, method, family, settings and score.
+    With --json, also print its numbers: one row per data set, method, family, settings and score.
 
     Args:
         folder: Output folder of `fsvi-bench run`.
-        out: Where the report goes. Default: DIR/report.
+        out: Folder for the report. Default: DIR/report.
     """
 
     folder: RunFolder
@@ -114,14 +115,16 @@ class Report(Options):
 
 
 class Reproduce(Options):
-    """Run a published experiment: figure (PNG, SVG), tables, the numbers behind them, and what became of its claims.
+    """Reproduce a published experiment: its figure (PNG, SVG), tables, data, and a verdict on each of its claims.
+
+    Runs resume: rerun the command to compute missing parts.
 
     Args:
-        name: Which figure; without it, what there is.
-        quick: Fewer steps and splits: a look, not the result.
-        compute: Compute what the folder lacks, or show only what it holds. Default: compute, unless it takes days.
+        name: Name of the reproduction. Without it, list all reproductions.
+        quick: Use fewer steps and splits: a preview, not the result.
+        compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
-        out: Output folder, where a second run goes on. Default: fsvi-bench-results/NAME.
+        out: Output folder. Default: fsvi-bench-results/NAME.
     """
 
     name: Annotated[str | None, typer.Argument(metavar="NAME")] = None
@@ -135,23 +138,26 @@ class Reproduce(Options):
 
 
 class Submit(Options):
-    """Make an entry: code and settings. Its method is held to the rules in the jail, and runs two tasks.
+    """Create a leaderboard entry from a method and its settings.
+
+    The method first runs in the sandbox: the conformance checks, then two trial tasks. The entry is written only if all
+    of them pass.
 
     Args:
-        method: A built-in method, or path/file.py:Class; with --check, an entry's folder.
+        method: Built-in method, or path/file.py:Class; with --check, the folder of an entry.
         family: full, ffg, bernoulli or spike-slab.
-        settings: A setting; may be repeated.
-        steps: Budget: steps of training one task, at most.
-        seconds: Budget: seconds of it on your hardware.
-        authors: Who made it; may be repeated.
-        owner: Your account on the forge.
-        licence: Of the source, as an SPDX expression.
-        title: In tables. Default: the class and the family.
-        name: Of the entry's folder. Default: from method and family.
+        settings: Method option; may be repeated.
+        steps: Budget: maximum number of training steps per task.
+        seconds: Budget: training seconds per task on your hardware.
+        authors: Author of the method; may be repeated.
+        owner: Your account name on the code host.
+        licence: Licence of the source, as an SPDX expression.
+        title: Title in the tables. Default: the class and the family.
+        name: Name of the entry's folder. Default: derived from method and family.
         link: https:// address of a paper or repository.
-        notes: What readers should know, the hardware included.
-        check: Write nothing: hold an entry that is there to the same.
-        replace: Write anew an entry that is there.
+        notes: Notes for readers, such as the hardware used.
+        check: Check an existing entry without writing anything.
+        replace: Overwrite an existing entry of the same name.
     """
 
     method: Annotated[str, typer.Argument(metavar="METHOD")]
@@ -178,17 +184,17 @@ class Submit(Options):
 
 
 class Verify(Options):
-    """Run entries on every task of an edition, in a jail, score them, and write LEADERBOARD/results/EDITION/NAME.json.
+    """Run entries in the sandbox on every task of an edition, score them, and write the results.
 
-    The same command goes on where it was interrupted.
+    The results are written to LEADERBOARD/results/EDITION/NAME.json. Runs resume: rerun an interrupted command.
 
     Args:
         entries: Folders of entries: LEADERBOARD/entries/NAME.
-        secret: File of the edition's secret; a closed edition needs none.
-        key: SSH private key that signs the results.
-        max_seconds: Of one run, whatever its budget says.
+        secret: File with the edition's secret; not needed once the edition is closed.
+        key: SSH private key to sign the results with.
+        max_seconds: Maximum duration of one run, whatever its budget allows.
         executor: local or ray.
-        ray_address: With ray: the cluster's address.
+        ray_address: With ray: address of the cluster.
     """
 
     entries: Annotated[Sequence[Path], Argument]
@@ -208,17 +214,17 @@ class Verify(Options):
 
 
 class DatasetsList(Options):
-    """Every data set with its size, target and where its raw data are."""
+    """List the data sets with their sizes, targets and the location of their raw data."""
 
     data_dir: Path | None = None
     as_json: bool = False
 
 
 class DatasetsPrepare(Options):
-    """Find or download raw data and check their SHA-256.
+    """Locate or download raw data, and check their SHA-256.
 
     Args:
-        names: Data sets; default: all.
+        names: Data sets. Default: all.
     """
 
     names: Annotated[Sequence[str], Argument] = ()
@@ -226,10 +232,10 @@ class DatasetsPrepare(Options):
 
 
 class DatasetsVerify(Options):
-    """Check SHA-256, size and standard splits of the raw data that are here (nothing is downloaded).
+    """Check the SHA-256, size and standard splits of local raw data, without downloading any.
 
     Args:
-        names: Data sets; default: all.
+        names: Data sets. Default: all.
     """
 
     names: Annotated[Sequence[str], Argument] = ()
@@ -237,13 +243,13 @@ class DatasetsVerify(Options):
 
 
 class TasksBuild(Options):
-    """Fit the sparse GP of each split (or take it from the cache) and write task and certificate.
+    """Fit the sparse GP of each split, or take it from the cache, and write the task with its certificate.
 
     Args:
-        out: Folder; files go to OUT/<data set>/split-00.safetensors.
+        out: Folder for the tasks: OUT/<data set>/split-00.safetensors.
         datasets: Data set; may be repeated. Default: diabetes.
-        splits: 0-19 or 0,3,5; default: all, with --check 0.
-        check: Write nothing: fit again, compare with the official task. Status 1 if it departs.
+        splits: Splits, such as 0-19 or 0,3,5. Default: all; with --check, 0.
+        check: Refit and compare with the official task, without writing. Exit status 1 if they differ.
     """
 
     out: Path | None = None
@@ -255,14 +261,14 @@ class TasksBuild(Options):
 
 
 class TasksVerify(Options):
-    """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it.
+    """Recompute each task's certificate from its file and the raw data, and compare it with the stored one.
 
-    Of several, one that does not hold (status 1), or cannot be read at all (status 2), does not keep the others from
-    being verified.
+    All tasks are verified, even after an error. The exit status is 1 if a certificate does not hold, and 2 if a file
+    cannot be read.
 
     Args:
-        tasks: Task files (fsvi-task/1), folders of them, data sets that have official tasks, or one of these
-            (boston:0). Default: all official tasks.
+        tasks: Task files (fsvi-task/1), folders of task files, data sets with official tasks, or single official tasks
+            such as boston:0. Default: all official tasks.
     """
 
     tasks: Annotated[Sequence[str], Argument] = ()
@@ -270,11 +276,11 @@ class TasksVerify(Options):
 
 
 class TasksShow(Options):
-    """What a task holds, and what its certificate says.
+    """Show the contents and certificates of tasks.
 
     Args:
-        tasks: Task files (fsvi-task/1), folders of them, data sets that have official tasks, or one of these
-            (boston:0).
+        tasks: Task files (fsvi-task/1), folders of task files, data sets with official tasks, or single official tasks
+            such as boston:0.
     """
 
     tasks: Annotated[Sequence[str], Argument]
@@ -283,14 +289,14 @@ class TasksShow(Options):
 
 
 class TasksExport(Options):
-    """Write what a method may see of each task (training rows, features, noise), for tools that are not Python.
+    """Export the part of each task that a method may see (training rows, features, noise) for use by other tools.
 
     Args:
-        out: Folder; files go to OUT/<data set>/split-00.npz.
-        tasks: Task files (fsvi-task/1), folders of them, data sets that have official tasks, or one of these
-            (boston:0). Default: all official tasks.
-        splits: 0-19 or 0,3,5, of data sets; default: all.
-        form: npz or safetensors; or task: the frozen task itself (fsvi-task/1) with its certificate.
+        out: Folder for the files: OUT/<data set>/split-00.npz.
+        tasks: Task files (fsvi-task/1), folders of task files, data sets with official tasks, or single official tasks
+            such as boston:0. Default: all official tasks.
+        splits: Splits of data sets, such as 0-19 or 0,3,5. Default: all.
+        form: npz, safetensors, or task (the whole task file, fsvi-task/1, with its certificate).
     """
 
     out: Path
@@ -301,21 +307,21 @@ class TasksExport(Options):
 
 
 class MethodsList(Options):
-    """Every method with its families and options."""
+    """List the methods with their families and options."""
 
     as_json: bool = False
 
 
 class MethodsCheck(Options):
-    """Hold a method to what every method must do: on the toy task, with few steps, without any download.
+    """Run the conformance checks on a method. They use the toy task and few steps, and download nothing.
 
     Args:
         method: Method name, or path/file.py:Class.
-        families: Family; may be repeated. Default: all that the method has.
-        settings: A method option; may be repeated.
+        families: Family; may be repeated. Default: all families of the method.
+        settings: Method option; may be repeated.
         measurement_points: Size M of the measurement set. Default: 10.
-        max_steps: Training steps of a check. Default: 20, for methods that have the option.
-        device: cuda or auto compare a GPU with the CPU; cpu does not.
+        max_steps: Training steps of each check. Default: 20, for methods with this option.
+        device: auto, cpu or cuda; with a GPU, its results are also compared with those of the CPU.
     """
 
     method: Annotated[str, Argument]
@@ -344,14 +350,14 @@ class ObjectivesCheck(Options):
 
 
 class LeaderboardInit(Options):
-    """Make a leaderboard of your own, or a further edition of one, with a fresh secret.
+    """Create a leaderboard, or a new edition of an existing one, with a new secret.
 
     Args:
-        secret: Where the edition's secret goes; keep it out of git.
-        edition: Its name.
-        datasets: May be repeated. Default: all nine.
-        seeds: Of each entry on each ranked task.
-        allow_without_isolation: Rank what `verify --without-isolation` makes, too.
+        secret: File to write the edition's secret to; keep it out of git.
+        edition: Name of the edition.
+        datasets: Data set; may be repeated. Default: all nine.
+        seeds: Number of seeds per entry and ranked task.
+        allow_without_isolation: Also rank results of `verify --without-isolation`.
     """
 
     secret: Path
@@ -363,10 +369,10 @@ class LeaderboardInit(Options):
 
 
 class LeaderboardClose(Options):
-    """Publish an edition's secret: from then on anyone can make its tasks and numbers again.
+    """Close an edition: publish its secret, so that anyone can regenerate its tasks and scores.
 
     Args:
-        secret: The file of the edition's secret.
+        secret: File with the edition's secret.
     """
 
     secret: Path
@@ -375,10 +381,10 @@ class LeaderboardClose(Options):
 
 
 class LeaderboardBuild(Options):
-    """Make a static site of the entries and their results; equal folders give equal files.
+    """Build a static site from the entries and their results. The output is deterministic.
 
     Args:
-        out: Where the site goes. Default: ROOT/site.
+        out: Folder for the site. Default: ROOT/site.
     """
 
     root: Path = Path("leaderboard")
@@ -387,11 +393,11 @@ class LeaderboardBuild(Options):
 
 
 class LeaderboardServe(Options):
-    """Show a built site on this machine alone, until Ctrl-C.
+    """Serve a built site on this machine only, until Ctrl-C.
 
     Args:
-        site: The built site's folder. Default: ROOT/site.
-        port: 0: any that is free.
+        site: Folder of the built site. Default: ROOT/site.
+        port: Port to listen on; 0 picks a free one.
     """
 
     root: Path = Path("leaderboard")
@@ -400,11 +406,13 @@ class LeaderboardServe(Options):
 
 
 class LeaderboardCompare(Options):
-    """Two entries by data set, paired over the ranked runs: by their track's headline, else by box inputs.
+    """Compare two entries on each data set, paired over the ranked runs.
+
+    Entries of one track are compared by its headline score, others by the predictive KL over the input box.
 
     Args:
-        a: An entry's name, which is its folder's.
-        b: Another's.
+        a: Name of the first entry, which is the name of its folder.
+        b: Name of the second entry.
     """
 
     a: Annotated[str, Argument]

@@ -35,12 +35,12 @@ def datasets_verify(options: DatasetsVerify) -> None:
         if is_here(card, options.data_dir):
             load_raw(card, 0, options.data_dir)
             _require_standard_splits(card)
-            print(f"{card.name}: data and {card.splits.count} splits are as its card says")
+            print(f"{card.name}: the data and {card.splits.count} splits match the card")
         elif options.names:
-            mend = f"fetch them with: fsvi-bench datasets prepare {card.name}"
-            raise InputError(f"the {card.name} data are not here; {mend}")
+            fix = f"download them with: fsvi-bench datasets prepare {card.name}"
+            raise InputError(f"the {card.name} data are not available locally; {fix}")
         else:
-            print(f"{card.name}: not here")
+            print(f"{card.name}: not available locally")
 
 
 def _cards(names: Sequence[str] = ()) -> list[Card]:
@@ -50,5 +50,5 @@ def _cards(names: Sequence[str] = ()) -> list[Card]:
 def _require_standard_splits(card: Card) -> None:
     if card.splits.sha256 not in (None, splits_sha256(card.n, card.splits.count)):
         raise InputError(
-            f"the {card.splits.count} splits of {card.name} differ from its card's; is this NumPy's RandomState?"
+            f"the {card.splits.count} splits of {card.name} do not match its card; install a supported version of NumPy"
         )

@@ -1,10 +1,11 @@
-"""`fsvi-bench submit` and `verify`: entries made, and run in the jail."""
+"""`fsvi-bench submit` and `verify`: entries are created, and run in the sandbox."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -34,80 +35,88 @@ from fsvi_bench.running.options import parse_setting, require_ray
 from fsvi_bench.threads import use_one_thread
 
 
+class _TrialFailed(Exception):
+    """A trial run of `submit` did not end in a posterior."""
+
+
 def _verification(options: Submit | Verify, root: Path) -> Verification:
-    """An edition of a leaderboard's folder, without its secret, and the jail of this machine."""
+    """An edition of a leaderboard, without its secret, and the sandbox of this machine."""
     jail = Jail(None) if options.without_isolation else require_jail()
     return Verification(read_edition(root, options.edition), None, jail, data_dir=options.data_dir)
 
 
 def submit(options: Submit) -> int:
     use_one_thread()
-    if options.check:
-        entry, root = read_placed_entry(Path(options.method))
-        verification = _verification(options, root)
-        require_identity(entry, read_entries(root)[0])
-        _conforms(entry, verification)
-    else:
-        root, (name, content, source) = options.root, _draft(options)
-        verification = _verification(options, root)
-        entry = write_entry(root, name, content, source, options.replace, lambda made: _conforms(made, verification))
-    folder = root / "entries" / entry.name
-    passed = _tried(entry, verification, root)
-    print(folder)
-    if not passed:
-        stderr.print("a trial failed; mend the method or its settings, then submit with --replace, or remove the entry")
+    try:
+        if options.check:
+            entry, root = read_placed_entry(Path(options.method))
+            verification = _verification(options, root)
+            require_identity(entry, read_entries(root)[0])
+            _try(entry, verification)
+        else:
+            root, (name, content, source) = options.root, _draft(options)
+            verification = _verification(options, root)
+            entry = write_entry(root, name, content, source, options.replace, lambda made: _try(made, verification))
+    except _TrialFailed:
+        unwritten = "" if options.check else "; nothing was written"
+        stderr.print(f"a trial run failed{unwritten}; fix the method or its settings and run the command again")
         return 1
+    folder = root / "entries" / entry.name
+    print(folder)
     secret = " --secret FILE" if verification.edition.status == "open" else ""
     stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{secret}")
     return 0
 
 
 def _draft(options: Submit) -> tuple[str, dict[str, Any], bytes | None]:
-    """The entry's name, what its file says, and its source."""
+    """The name of the entry, the content of its manifest, and its source."""
     if not options.authors or options.owner is None:
-        raise InputError("an entry says by whom it is; give --author (a name) and --owner (an account on the forge)")
-    method, source, words = _method(options.method)
+        raise InputError("an entry needs --author (a name) and --owner (an account on the code host); give both")
+    method, source, short = _method(options.method)
     content = options.model_dump(include={"authors", "owner", "licence", "family", "link", "notes"}) | {
-        "title": options.title or f"{words} {options.family}",
+        "title": options.title or f"{short} {options.family}",
         "method": method,
         "settings": dict(map(parse_setting, options.settings)),
         "budget": {"steps": options.steps, "seconds": options.seconds},
     }
-    return options.name or _name(f"{words}-{options.family}"), content, source
+    return options.name or _name(f"{short}-{options.family}"), content, source
 
 
 def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
-    """What the entry says of its method, the file's text, and the method's name."""
+    """The table `method` of the manifest, the text of the source file, and the name of the method."""
     if ".py:" not in spec:
         return {"name": spec, "version": fsvi_bench.__version__}, None, spec
     path, _, cls = spec.rpartition(":")
     if not Path(path).is_file():
-        raise InputError(f"there is no file {path}; give the method as path/file.py:Class")
+        raise InputError(f"file {path} does not exist; give the method as path/file.py:Class")
     return {"file": Path(path).name, "class": cls}, read_bounded(Path(path).resolve(), SOURCE_BYTES), cls
 
 
 def _name(text: str) -> str:
-    """A folder's name from a method's: `MyMethod-full` -> `my-method-full`."""
+    """The name of a folder from that of a method: `MyMethod-full` -> `my-method-full`."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
     return re.sub(r"[^a-z0-9]+", "-", parted.lower()).strip("-")[:63] or "entry"
 
 
-def _conforms(entry: Entry, verification: Verification) -> None:
+def _try(entry: Entry, verification: Verification) -> None:
+    """Runs the conformance checks and two official tasks; writes nothing to the leaderboard's folder.
+
+    Raises:
+        InputError: a conformance check failed.
+        _TrialFailed: a task did not end in a posterior.
+    """
     if checks := require_conformance(entry, verification.jail, verification.limits):
-        stderr.print(f"{entry.name} keeps {checks} rules")
-
-
-def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
-    """Runs two official tasks; whether both came to a posterior."""
+        stderr.print(f"{entry.name} passed {checks} conformance checks")
     first = [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
-    with RichProgress() as progress:
-        result = verifying.verify(entry, verification, root, make_executor("local", 1), progress, first)
+    with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as scratch, RichProgress() as progress:
+        result = verifying.verify(entry, verification, Path(scratch), make_executor("local", 1), progress, first)
     for cell in result.cells:
-        said, scores = cell.reason, cell.scores
+        found, scores = cell.reason, cell.scores
         if scores is not None:
-            said = f"KL {in_words(scores.kl)}, over the input box {in_words(scores.predictive_kl_box)}"
-        stderr.print(f"{cell.place.name}: {cell.status}, {said}, {cell.seconds:.1f} s")
-    return all(cell.status == "ok" for cell in result.cells)
+            found = f"KL {in_words(scores.kl)}, predictive KL over the input box {in_words(scores.predictive_kl_box)}"
+        stderr.print(f"{cell.place.name}: {cell.status}, {found}, {cell.seconds:.1f} s")
+    if any(cell.status != "ok" for cell in result.cells):
+        raise _TrialFailed
 
 
 def verify(options: Verify) -> int:
@@ -121,7 +130,7 @@ def verify(options: Verify) -> int:
         except (InputError, TaskRefused) as error:
             if len(options.entries) == 1:
                 raise
-            stderr.print(f"fsvi-bench: {error}")  # a broken entry does not hold up those behind it
+            stderr.print(f"fsvi-bench: {error}")  # the remaining entries are still verified
         else:
             if not options.as_json:
                 stdout.print(_medians(results[-1]))
@@ -133,22 +142,22 @@ def verify(options: Verify) -> int:
 
 
 def _verified(folder: Path, executor: Executor, options: Verify) -> Result:
-    """The result, written and signed."""
+    """Verifies one entry, and writes and signs its result."""
     entry, root = read_placed_entry(folder)
     local, key = _verification(options, root), options.key
     limits = replace(local.limits, seconds=options.max_seconds)
     verification = replace(local, secret=read_secret(local.edition, options.secret), limits=limits)
-    require_key(key, root)  # before hours of work, not after
+    require_key(key, root)  # before hours of work, rather than after
     with RichProgress() as progress:
         result = verifying.verify(entry, verification, root, executor, progress)
     path = result_path(root, result.edition, result.entry)
     write_result(path, result, key)
-    stderr.print(f"{path}{'' if key else ', unsigned'}")
+    stderr.print(f"{path}{'' if key else ' (unsigned)'}")
     return result
 
 
 def _medians(result: Result) -> Terminal:
-    """By data set, of ranked tasks beside official ones."""
+    """Median KL by data set, on ranked and on official tasks."""
 
     def median_kl(cells: list[Cell]) -> float | None:
         return median(cell.scores.kl if cell.scores else math.inf for cell in cells) if cells else None

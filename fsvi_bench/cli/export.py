@@ -1,4 +1,4 @@
-"""`fsvi-bench export`: records as Parquet, for pandas, polars and DuckDB."""
+"""`fsvi-bench export`: records as Parquet tables, for pandas, polars and DuckDB."""
 
 from __future__ import annotations
 
@@ -13,4 +13,6 @@ def export(options: Export) -> None:
     for path, rows in write_tables(archive, options.out or options.folder / "export"):
         print(f"{path}: {rows} rows")
     if archive.stale:
-        stderr.print(f"{archive.stale} records of other code, kernels, settings or tasks are left out")
+        stderr.print(
+            f"{archive.stale} stale records are left out: they belong to other code, kernels, settings or tasks"
+        )

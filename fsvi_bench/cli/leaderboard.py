@@ -10,7 +10,7 @@ from rich.table import Table as Terminal
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.console import show, stderr
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
 from fsvi_bench.leaderboard.edition import close_edition, make_board, read_edition, read_secret
 from fsvi_bench.leaderboard.ranking import Comparison, comparison
@@ -25,11 +25,11 @@ def leaderboard_init(options: commands.LeaderboardInit) -> None:
     names, root, secret = list(options.datasets or DATASETS), options.root, options.secret
     for name in names:
         if not official_splits(name):
-            raise InputError(f"'{name}' has no official tasks; choose among {', '.join(DATASETS)}")
+            raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {', '.join(DATASETS)}")
     more = options.model_dump(include={"seeds", "allow_without_isolation"})
     made = make_board(root, options.edition, names, secret, **more)
     print(root / "editions" / made.name)
-    stderr.print(f"{secret} holds its secret, which its ranked tasks come from: keep it, and keep it out of git")
+    stderr.print(f"{secret} contains the secret that generates the ranked tasks: keep it safe, and out of git")
 
 
 def leaderboard_close(options: commands.LeaderboardClose) -> None:
@@ -40,17 +40,22 @@ def leaderboard_close(options: commands.LeaderboardClose) -> None:
 
 @no_garbage_collection()
 def leaderboard_build(options: commands.LeaderboardBuild) -> None:
-    from fsvi_bench.leaderboard.site.build import SITE, build_site  # seconds, which the other commands are spared
+    from fsvi_bench.leaderboard.site.build import (
+        SITE,
+        build_site,
+    )  # the import takes seconds, which other commands do not need
 
     root, out = options.root, options.out or options.root / SITE
     board, files = build_site(root, out, options.edition)
     for each in board.standings:
         if each.stale is not None:
             renewed = f"fsvi-bench verify {root / 'entries' / each.name}"
-            stderr.print(f"{each.name} has no result that counts: {each.stale}; renew it: {renewed}")
+            stderr.print(f"{each.name} has no valid result: {each.stale}; run: {renewed}")
     for refused in board.refused:
-        stderr.print(f"{refused.name} is not shown: {refused.problem}")
-    stderr.print(f"{len(files)} files; open the first in a browser, or: fsvi-bench leaderboard serve --site {out}")
+        stderr.print(f"{refused.name} was refused: {refused.problem}")
+    stderr.print(
+        f"{len(files)} files written; open index.html in a browser, or run: fsvi-bench leaderboard serve --site {out}"
+    )
     print(out / "index.html")
 
 
@@ -59,7 +64,7 @@ def leaderboard_serve(options: commands.LeaderboardServe) -> None:
 
     with make_server(options.site or options.root / SITE, options.port) as server:
         print(address(server), flush=True)
-        stderr.print("Ctrl-C ends it.")
+        stderr.print("Press Ctrl-C to stop.")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
@@ -67,14 +72,14 @@ def leaderboard_serve(options: commands.LeaderboardServe) -> None:
 def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
     a, b = options.a, options.b
     if a == b:
-        raise InputError(f"{a} beside itself says nothing; name two entries")
+        raise InputError(f"{a} is given twice; name two different entries")
     board = read_board(options.root, options.edition)
     first, second = (_with_result(board, name) for name in (a, b))
     found = comparison(board, first, second)
     if first.track != second.track and not options.as_json:
         print(
-            f"{a} is in track {first.track} and {b} in {second.track}, whose headlines differ: compared by predictive "
-            "KL, which every posterior has."
+            f"{a} is in track {first.track} and {b} in track {second.track}, which have different headline scores: the "
+            "comparison uses predictive KL, which is defined for every posterior."
         )
     show(options.as_json, {"a": a, "b": b, **asdict(found)}, lambda: _comparison_table(found, a, b))
 
@@ -84,7 +89,7 @@ def _with_result(board: Board, name: str) -> Standing:
     if name not in by_name:
         raise unknown_name("entry", name, by_name)
     if by_name[name].result is None:
-        raise InputError(f"{name} has no scores to compare: {by_name[name].stale}; verify it first")
+        raise InputError(f"{name} has no valid scores: {by_name[name].stale}; run `fsvi-bench verify` first")
     return by_name[name]
 
 
@@ -93,6 +98,6 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
         (each.dataset, each.a, each.b, each.log_ratio, " to ".join(map(in_words, each.interval or ())) or "–")
         for each in found.differences
     ]
-    title = f"{found.score}: medians over ranked runs; mean of log10({a}/{b}), each run within ±1. Over data sets: p = "
-    title += f"{in_words(found.p_value, 3)} (Wilcoxon)"
+    title = f"{found.score}: medians over ranked runs; mean of log10({a}/{b}), clipped to ±1 for each run. "
+    title += f"Over data sets: p = {in_words(found.p_value, 3)} (Wilcoxon)"
     return Table(title=title, columns=("data set", a, b, "log ratio", "95 % interval"), rows=rows).terminal()

@@ -32,7 +32,7 @@ def methods_list(options: MethodsList) -> None:
     for entry, defaults in entries:
         words = ", ".join(f"{key}={value}" for key, value in defaults.model_dump().items())
         rows.append((entry.name, ", ".join(entry.cls.families), words or "none", entry.defaults.summary))
-    columns = ("name", "families", "options", "what it is")
+    columns = ("name", "families", "options", "summary")
     show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
 
 
@@ -57,7 +57,7 @@ def show_report(report: Report, as_json: bool) -> int:
 
 def _report_table(report: Report) -> Terminal:
     styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
-    headings = {"family": "family", "check": "check", "status": "", "message": "what was found"}
+    headings = {"family": "family", "check": "check", "status": "result", "message": "details"}
     if report.findings[0].family is None:
         del headings["family"]
     rows = [[getattr(found, column) for column in headings] for found in report.findings]

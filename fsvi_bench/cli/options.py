@@ -1,4 +1,4 @@
-"""A command's options as a pydantic model: its docstring has the help of the command and, under `Args`, of these."""
+"""Typer commands from pydantic models: the docstring holds the help of a command and, under `Args`, of its options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer.models import ParameterInfo
 
 from fsvi_bench.errors import InputError, invalid_field
 
-#: Flags of fields that are not called like the field, and what stands for a value in the help.
+#: Flags that differ from the name of their field, and placeholders for values in the help.
 FLAGS = {
     "datasets": "--dataset",
     "task_files": "--task",
@@ -31,20 +31,20 @@ METAVARS = {"options": "KEY=VALUE", "settings": "KEY=VALUE", "ray_address": "HOS
 
 
 def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callable[..., object]:
-    """What Typer makes a command of: it has a parameter for each of the model's fields, and calls `body`."""
+    """A function for Typer with one parameter per field of the model; it validates them and calls `body`."""
 
     def command(**given: Any) -> object:
         try:
             options = model(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             field = ".".join(map(str, error.errors()[0]["loc"]))
-            said = invalid_field(error).removeprefix(field)
-            raise InputError(f"{_flag(field.partition('.')[0])}{said}") from error
+            message = invalid_field(error).removeprefix(field)
+            raise InputError(f"{_flag(field.partition('.')[0])}{message}") from error
         return body(options)
 
     texts = {name: text for each in reversed(model.__mro__) for name, text in _described(each)[1].items()}
     command.__doc__ = _described(model)[0]
-    command.__annotations__ = {}  # what is told by the signature
+    command.__annotations__ = {}  # Typer reads the signature instead
     parameters = [_parameter(name, field, texts) for name, field in model.model_fields.items()]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
@@ -55,17 +55,16 @@ def _flag(name: str) -> str:
 
 
 def _described(model: type) -> tuple[str, dict[str, str]]:
-    """What a docstring says of a model, and of its fields."""
+    """The description of a model in its docstring, and those of its fields."""
     text, _, fields = cleandoc(model.__doc__ or "").partition("\n\nArgs:\n")
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", fields, re.MULTILINE)
     return text, {name: " ".join(words.split()) for name, words in found}
 
 
 def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Parameter:
-    """A field as Typer wants it: what may be repeated is a list, None if it is not given.
+    """A field as a parameter for Typer. One that may be repeated is a list, or None if it is not given.
 
-    Its metadata are the bounds that Pydantic checks, and what Typer has to know of an argument, or of flags that are
-    unlike the field's name.
+    The metadata of a field are the bounds that pydantic checks, and settings for Typer where its defaults do not fit.
     """
     least, most = (next((getattr(m, end) for m in field.metadata if hasattr(m, end)), None) for end in ("ge", "le"))
     usual = typer.Option(_flag(name), metavar=METAVARS.get(name), min=least, max=most)
@@ -73,7 +72,7 @@ def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Paramet
     info.help = field.description or texts[name]
     kind: Any = field.annotation
     if get_origin(kind) is Literal:
-        kind = str  # which Pydantic checks
+        kind = str  # pydantic checks the values
     default = Parameter.empty if field.is_required() else field.default
     if get_origin(kind) in (Sequence, dict):
         each = get_args(kind)[0]

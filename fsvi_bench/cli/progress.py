@@ -1,4 +1,4 @@
-"""How far a run has come: bars for people, a plain line now and then for logs."""
+"""Progress of a run: bars on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fsvi_bench.cli.console import stderr
 from fsvi_bench.running.progress import Status
 
 _TITLES = {"tasks": "fitting sparse GPs", "cells": "running methods"}
-_GROUPS_SHOWN = 8  #: bars of groups that are under way; more would fill the screen
-_QUIET_SECONDS = 30  #: between lines on what is done, where there are no bars
+_GROUPS_SHOWN = 8  #: maximum number of bars of unfinished groups; more would fill the screen
+_QUIET_SECONDS = 30  #: between progress lines where there are no bars
 
 
 def words_of_rate(per_second: float) -> str:
-    """`2.5/s` or `12/min`: whichever has a digit before the point."""
+    """A rate such as `2.5/s`, or `12.0/min` if it is less than one per second."""
     return f"{per_second:.1f}/s" if per_second >= 1 else f"{60 * per_second:.1f}/min"
 
 
 class RichProgress:
-    """Bars on a terminal: one for all, one for each group under way. Elsewhere a plain line now and then."""
+    """Bars on a terminal: one in total and one for each group in progress. Elsewhere, occasional plain lines."""
 
     def __init__(self) -> None:
-        # Only the message may be shortened on a narrow terminal: numbers and times stay whole.
+        # On a narrow terminal only the message is shortened, never numbers and times.
         message = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._bars = Bars(
             TextColumn("{task.description:<28}", markup=False),
@@ -40,12 +40,12 @@ class RichProgress:
             TextColumn("{task.fields[rate]}", style="dim"),
             TextColumn("{task.fields[last]}", style="dim", markup=False, table_column=message),
             console=stderr,
-            speed_estimate_period=math.inf,  # over all of a run: one batch may take minutes
+            speed_estimate_period=math.inf,  # average over the whole run, since one batch may take minutes
             expand=True,
             disable=not stderr.is_terminal,
         )
         self._tasks: dict[tuple[str, str | None], Task] = {}  #: by stage, and by stage and group
-        self._said = 0.0  #: when a line was last written
+        self._last_line = 0.0  #: time of the last line
 
     def __enter__(self) -> RichProgress:
         self._bars.start()
@@ -55,36 +55,36 @@ class RichProgress:
         self._bars.stop()
 
     def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None:
-        """Groups' bars are hidden until they are under way."""
+        """Starts a stage. The bar of a group is hidden until the group's first step."""
         if total > 0:
             for group, size in [(None, total), *(groups or {}).items()]:
                 title = _TITLES.get(stage, stage) if group is None else f"  {group}"
-                self._bars.add_task(title, total=size, visible=group is None, last="", rate="", became=Counter())
+                self._bars.add_task(title, total=size, visible=group is None, last="", rate="", statuses=Counter())
                 self._tasks[stage, group] = self._bars.tasks[-1]
-            self._said = self._bars.get_time()
+            self._last_line = self._bars.get_time()
 
     def advance(self, stage: str, message: str, group: str | None = None, status: Status = "ok") -> None:
         whole, part = self._tasks[stage, None], self._tasks[stage, group]
         for task in {whole.id: whole, part.id: part}.values():
-            task.fields["became"][status] += 1
+            task.fields["statuses"][status] += 1
             self._bars.advance(task.id)
-        bad = ", ".join(f"{count} {name}" for name, count in whole.fields["became"].items() if name != "ok")
+        bad = ", ".join(f"{count} {name}" for name, count in whole.fields["statuses"].items() if name != "ok")
         rate = words_of_rate(whole.speed) if whole.speed else ""
         self._bars.update(whole.id, rate=rate, last=f"{bad}; {message}" if bad else message)
         if part is not whole:
             room = sum(task.visible for task in self._tasks.values()) <= _GROUPS_SHOWN
             self._bars.update(part.id, visible=not part.finished and (part.visible or room))
         if not stderr.is_terminal:
-            self._say(whole, part, message, status)
+            self._print_line(whole, part, message, status)
 
-    def _say(self, whole: Task, part: Task, message: str, status: Status) -> None:
-        """A line for each failure, each finished group (or step, where there are no groups), and every half minute."""
+    def _print_line(self, whole: Task, part: Task, message: str, status: Status) -> None:
+        """Prints a line for each failure and each finished group (or step, without groups), and every 30 seconds."""
         now, finished = self._bars.get_time(), part is whole or part.finished
-        if status == "ok" and not finished and now - self._said < _QUIET_SECONDS:
+        if status == "ok" and not finished and now - self._last_line < _QUIET_SECONDS:
             return
-        self._said = now
+        self._last_line = now
         if part is not whole:
-            counts = ", ".join(f"{count} {name}" for name, count in part.fields["became"].items())
+            counts = ", ".join(f"{count} {name}" for name, count in part.fields["statuses"].items())
             message = f"{part.description.strip()}: {counts}{'' if finished else ' so far'}"
         left = f", about {timedelta(seconds=whole.time_remaining)} left" if whole.time_remaining else ""
         rate = f" ({whole.fields['rate']}{left})" if whole.speed else ""

@@ -25,7 +25,7 @@ def report(options: Report) -> None:
 
 
 def _plain(summary: DataFrame) -> Any:
-    """With null for numbers that are missing."""
+    """The rows of a summary as dictionaries, with None for missing numbers."""
     numbers = summary.astype(object).where(summary.notna(), None)
     hyperparameters = summary["settings"].map(loads)
     return numbers.assign(settings=hyperparameters).rename(columns={"settings": "hyperparameters"}).to_dict("records")

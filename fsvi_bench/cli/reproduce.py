@@ -25,29 +25,29 @@ def reproduce(options: Reproduce) -> int:
     if options.name is None:
         found = [(each.name, each.summary) for each in REPRODUCTIONS.values()]
         document = [{"name": name, "summary": summary} for name, summary in found]
-        show(options.as_json, document, lambda: Table(columns=("name", "what it is"), rows=found).terminal())
+        show(options.as_json, document, lambda: Table(columns=("name", "summary"), rows=found).terminal())
         return 0
     root = options.out or Path("fsvi-bench-results") / options.name
     try:
-        outcome = _made(options, options.name, root)
+        outcome = _make(options, options.name, root)
     except PartFailed as error:
-        stderr.print(f"{error}; what was finished is kept in {root}, the same command goes on from there", style="red")
+        stderr.print(f"{error}; finished parts are kept in {root}: rerun the command to resume", style="red")
         return 1
     if options.as_json:
         show(True, outcome, str)
     else:
         _show(outcome)
-    return _say_what_became(outcome, root)
+    return _summarise(outcome, root)
 
 
-def _made(options: Reproduce, name: str, root: Path) -> Outcome:
+def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     reproduction, compute = find_reproduction(name), options.compute
     if compute is None:
         compute = options.quick or not reproduction.takes_days
     if compute:
         reproduction.check(options.quick, options.data_dir)
     elif not reproduction.shows_unfinished:
-        raise InputError(f"{name} computes all that it shows; leave --no-compute out")
+        raise InputError(f"{name} cannot show stored results without computing; leave --no-compute out")
     executor = LocalExecutor(options.workers or available_cores())
     resources = Resources(choose_device(options.device), executor, options.data_dir)
     require_writable_directory(root, "output folder", "choose another with --out")
@@ -62,7 +62,7 @@ def _show(outcome: Outcome) -> None:
     for each in outcome.tables:
         stdout.print(each.terminal())
     if outcome.claims and outcome.quick:
-        print("A quick look at smaller scale settles no claim. At this scale:")
+        print("A quick run at a smaller scale cannot confirm or refute a claim. At this scale:")
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
         verdict = "held" if claim.holds else "undecided" if claim.undecided else "did not hold"
@@ -72,14 +72,14 @@ def _show(outcome: Outcome) -> None:
         print(path)
 
 
-def _say_what_became(outcome: Outcome, root: Path) -> int:
-    """On stderr: where the results are, and what is not among them; the exit status."""
-    # An experiment without parts is made as a whole each time: it has nothing to count.
+def _summarise(outcome: Outcome, root: Path) -> int:
+    """Prints on stderr where the results are and what is missing, and returns the exit status."""
+    # An experiment without parts is recomputed as a whole, so that there is nothing to count.
     parts = outcome.computed + outcome.reused
-    counts = f"{outcome.computed} computed, {outcome.reused} found finished; " if parts else ""
-    stderr.print(f"{counts}results lie in {root}")
+    counts = f"{outcome.computed} computed, {outcome.reused} reused; " if parts else ""
+    stderr.print(f"{counts}results are in {root}")
     if outcome.missing:
-        stderr.print(f"{outcome.missing:,} cells are not there yet and stand in no mean")
+        stderr.print(f"{outcome.missing:,} cells are missing and not part of any mean")
     if not outcome.files:
-        stderr.print("nothing is drawn: no cell has a certified task", style="red")
-    return print_failures(outcome.records)
+        stderr.print("no figure was drawn: no cell has a certified task", style="red")
+    return print_failures(outcome.records, root)

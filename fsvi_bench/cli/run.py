@@ -25,7 +25,7 @@ from fsvi_bench.tasks.raw import is_here
 def run(options: Run) -> int:
     plan, out = make_plan(options), options.out
     for flag in plan.unused:
-        stderr.print(f"{flag} is not used: none of the chosen methods has such a setting", style="yellow")
+        stderr.print(f"{flag} has no effect: none of the chosen methods has this option", style="yellow")
     if options.dry_run:
         return _show_planned(plan, options)
     with WandbUploads(wandb_mode(options.wandb), out) as uploads:
@@ -33,28 +33,30 @@ def run(options: Run) -> int:
             records, computed = compute(options, plan, progress, uploads.log)
         show(options.as_json, records, lambda: result_table(records, stdout.width))
         if not options.as_json:
-            stderr.print(f"{_counts(records, computed)}; results lie in {out}")
-        sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
+            stderr.print(f"{_counts(records, computed)}; results are in {out}")
+        sys.stdout.flush()  # a reader of stdout should not have to wait for W&B
     if uploads.kept:
         send = f"wandb sync {out / 'wandb'}/offline-run-*"
-        stderr.print(f"{uploads.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
+        stderr.print(
+            f"{uploads.kept} W&B runs are stored offline (--wandb off disables them); upload them with: {send}"
+        )
     for what, reason in uploads.notes.items():
         stderr.print(NOTES[what].format(reason, out), style="yellow")
-    return print_failures(records)
+    return print_failures(records, out)
 
 
 def _counts(records: Sequence[Record], computed: Sequence[Record]) -> str:
     refused = sum(record.task_sha256 is None for record in records)
     without = f", {refused} without a certified task" if refused else ""
-    return f"{len(computed)} cells computed, {len(records) - len(computed) - refused} found finished{without}"
+    return f"{len(computed)} cells computed, {len(records) - len(computed) - refused} reused{without}"
 
 
 @no_garbage_collection()
 def _show_planned(plan: Plan, options: Run) -> int:
-    """What `run` would find and compute. Splits whose task is not fitted yet count as missing.
+    """Shows what `run` would reuse and compute. Splits whose task is not fitted yet count as missing.
 
     Raises:
-        InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
+        InputError: `run` would refuse the request for a reason that shows without a fit or a download.
     """
     known, refusals = known_tasks(plan.splits)
     tasks, store = [*plan.given, *known.values()], Store(options.out)
@@ -69,9 +71,9 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], store: Store, option
     names = sorted({task.dataset for task in tasks if task.own_data is None})
     unchecked = [name for name in names if not is_here(load_card(name), options.data_dir)]
     if unchecked:
-        absent = f"the raw data of {', '.join(unchecked)} are not here"
-        stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
-    held = {task.sha256: task for task in tasks if task.dataset not in unchecked}
-    cells = [each for each in plan.cells() if each.task_sha256 in held]
+        absent = f"the raw data of {', '.join(unchecked)} are not available locally"
+        stderr.print(f"{absent}; the settings were not checked against them", style="yellow")
+    checkable = {task.sha256: task for task in tasks if task.dataset not in unchecked}
+    cells = [each for each in plan.cells() if each.task_sha256 in checkable]
     missing = [cell for cell in cells if store.status(cell, options.rerun) == "missing"]
-    check_settings(missing, plan.methods, problems_of(held.values(), options.data_dir))
+    check_settings(missing, plan.methods, problems_of(checkable.values(), options.data_dir))

@@ -13,10 +13,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.presenting.summary import SHOWN, flat
 from fsvi_bench.presenting.tables import Table, facts, in_words
+from fsvi_bench.running.plan import read_one_task
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.official import read_named
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.threads import use_one_thread
 
@@ -30,13 +30,13 @@ def score(options: Score) -> int:
             _score_one(task, posterior, options)
             return 0
     raise InputError(
-        "score takes --task FILE with --posterior FILE, or --posteriors FOLDER (with --task-set if its tasks are not "
-        "the official ones); give one of the two pairs"
+        "score needs either --task and --posterior, or --posteriors (with --task-set unless the tasks are official); "
+        "give one of the two pairs"
     )
 
 
 def _score_one(task: Path, posterior: Path, options: Score) -> None:
-    frozen, _ = read_named(task)
+    frozen = read_one_task(task)
     q = read_posterior(posterior, frozen.k, frozen.sha256)
     problem = bind_task(frozen, options.data_dir)
     certify(problem).require_limits()
@@ -45,9 +45,9 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
 
 
 def in_lines(scores: scoring.Scores) -> Terminal:
-    """Every score, a line each."""
+    """A table with one score per line."""
     named = flat(scores)
-    del named["overconfidence.quantiles"]  # its ends and its median are told
+    del named["overconfidence.quantiles"]  # the table has its ends and its median
     return facts({name: _score(value) for name, value in named.items()})
 
 

@@ -1,4 +1,4 @@
-"""`fsvi-bench status`: how far a grid has come."""
+"""`fsvi-bench status`: how much of a grid is done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def status(options: commands.Status) -> None:
 
 
 def show_status(counts: Counts, stale: int, as_json: bool) -> None:
-    """A line for each data set, method and family, or one JSON document."""
+    """Prints a line for each data set, method and family, or one JSON document."""
     groups = {key[:3]: {name: counts[*key[:3], name] for name in COLUMNS} for key in counts}
     total = {name: sum(group[name] for group in groups.values()) for name in COLUMNS}
     planned = counts.total()
@@ -35,7 +35,7 @@ def show_status(counts: Counts, stale: int, as_json: bool) -> None:
     if as_json:
         return
     done = planned - total["missing"]
-    share = f"{100 * done / planned:.0f} %" if planned else "nothing planned"
-    print(f"{done} of {planned} cells done ({share}), {total['ok']} of them ok")
+    share = f"{100 * done / planned:.0f} %" if planned else "nothing is planned"
+    print(f"{done} of {planned} cells done ({share}), {total['ok']} ok")
     if stale:
-        print(f"{stale} records beside them are of other code, kernels, settings or tasks, and count nowhere")
+        print(f"{stale} stale records are not counted: they belong to other code, kernels, settings or tasks")

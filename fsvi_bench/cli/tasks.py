@@ -23,7 +23,7 @@ from fsvi_bench.threads import use_one_thread
 
 
 def tasks_build(options: TasksBuild) -> int:
-    # What also trains takes seconds to import, which the other commands are spared.
+    # These imports take seconds, and the other commands do not need them.
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.options import Request
@@ -32,7 +32,9 @@ def tasks_build(options: TasksBuild) -> int:
 
     out = options.out
     if options.check == (out is not None):
-        raise InputError("tasks build takes either --out FOLDER, which it writes to, or --check, which writes nothing")
+        raise InputError(
+            "tasks build needs either --out FOLDER, to write tasks, or --check, to compare without writing; give one"
+        )
     splits = options.splits or ("0" if options.check else None)
     chosen = chosen_splits(Request(datasets=options.datasets, splits=splits))
     executor, progress = LocalExecutor(options.workers or available_cores()), RichProgress()
@@ -55,7 +57,7 @@ def tasks_build(options: TasksBuild) -> int:
 
 
 def _print_refits(refits: dict[tuple[str, int], Refit | str]) -> int:
-    """Says how far from the frozen tasks the second fits end; the exit status."""
+    """Prints how far the refits are from the frozen tasks, and returns the exit status."""
     for (name, split), found in refits.items():
         if isinstance(found, str):
             stderr.print(f"{name} split {split}: {found}", style="red")
@@ -65,15 +67,15 @@ def _print_refits(refits: dict[tuple[str, int], Refit | str]) -> int:
 
 
 def _refit_lines(refit: Refit) -> Iterator[str]:
-    """What became of a second fit of an official task: the verdict, then each quantity of both with its tolerance."""
-    agrees = "agrees with" if refit.holds else "DEPARTS from"
-    verdict = "is the official task, to the last bit" if refit.identical else f"{agrees} the official task"
+    """Lines on the refit of an official task: the verdict, then each quantity in both fits with its tolerance."""
+    agrees = "agrees with" if refit.holds else "DIFFERS from"
+    verdict = "is identical to the official task" if refit.identical else f"{agrees} the official task"
     yield f"{refit.dataset} split {refit.split}: the refit {verdict}"
     for d in refit.distances:
-        exceeded = "" if d.holds else ", which is exceeded"
+        exceeded = "" if d.holds else " (exceeded)"
         yield (
             f"    {d.what}: official {d.frozen:.6f}, refitted {d.refitted:.6f}; "
-            f"{d.apart:.2g} {d.unit} apart, tolerance {d.tolerance:g}{exceeded}"
+            f"difference {d.apart:.2g} {d.unit}, tolerance {d.tolerance:g}{exceeded}"
         )
     if refit.other_versions:
         yield f"    fitted with other versions: {'; '.join(refit.other_versions)}"
@@ -95,11 +97,11 @@ def tasks_verify(options: TasksVerify) -> int:
         for line in wrong:
             stderr.print(f"{source}: {line}", style="red")
         if not wrong:
-            against = "certificate holds" if stored else "no certificate beside it; limits hold"
-            print(f"{source}: {against} (posterior computed twice agrees to {difference:.1e})")
+            against = "certificate holds" if stored else "no stored certificate; limits hold"
+            print(f"{source}: {against} (two computations of the posterior agree to {difference:.1e})")
             farthest.append(difference)
     if len(named) > 1:
-        least = f"; posteriors computed twice agree to {max(farthest):.1e} or better" if farthest else ""
+        least = f"; the two computations of each posterior agree to {max(farthest):.1e} or better" if farthest else ""
         print(f"{len(farthest)} of {len(named)} hold{least}")
     return 2 if unreadable else int(len(farthest) < len(named))
 
@@ -130,33 +132,37 @@ def _certificate_table(name: str, c: Certificate) -> Table:
         lines[f"exact posterior by {check.method}"] = apart + kl
     if (fit := c.fit) is not None:
         lines["fit"] = f"{fit.iterations} iterations, {fit.evaluations} evaluations, {fit.seconds:.1f} s: {fit.message}"
-        lines["gradient at the end"] = f"{fit.gradient_norm:.3g} (largest component)"
+        lines["final gradient"] = f"{fit.gradient_norm:.3g} (largest component)"
     return facts(lines, name)
 
 
 def tasks_export(options: TasksExport) -> None:
     use_one_thread()
-    # All are read before anything is written.
+    # Reads all tasks before it writes anything.
     for task, certificate in [source.read() for source in _sources(options.tasks, options.splits)]:
         print(export_task(task, certificate, options.out, options.form, options.data_dir))
 
 
 def _sources(names: Sequence[str], splits: str | None = None) -> list[Source]:
-    """The tasks that are named, in that order; all official ones if none is.
+    """The named tasks, in this order; all official ones if there are no names.
 
-    Certificates that lie beside tasks are left out, so that a folder's `*` can be given.
+    Certificates are skipped, so that `FOLDER/*` can be given.
     """
     chosen = names or [name for name in card_names() if official_splits(name)]
     if not chosen:
         raise InputError(
             "this installation has no official tasks; build tasks with `fsvi-bench tasks build --dataset NAME --out "
-            "tasks`, and give the files that it writes"
+            "tasks`, and name the files it writes"
         )
     tasks = [name for name in chosen if not name.endswith(".certificate.json")]
     if not tasks:
-        raise InputError(f"{chosen[0]} is a certificate, and no task is named; name the .safetensors file beside it")
+        raise InputError(
+            f"{chosen[0]} is a certificate, expected a task; name the .safetensors file in the same folder"
+        )
     if splits is not None:
         if any(name.endswith(".safetensors") or ":" in name for name in tasks):
-            raise InputError("--splits has no meaning with a task file, which is one split; drop one of the two")
+            raise InputError(
+                "--splits has no meaning with a task file or a single task; drop --splits or name a data set"
+            )
         tasks = [f"{name}:{splits}" for name in tasks]
     return [source for name in tasks for source in sources(name)]

@@ -1,1 +1,1 @@
-"""Submissions, their verification, ranking, and the site that shows it."""
+"""The leaderboard: entries, their verification, ranking, and the site."""

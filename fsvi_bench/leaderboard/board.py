@@ -1,12 +1,12 @@
-"""A leaderboard's folder as it counts: every entry with the result that the verifier made of exactly this entry.
+"""Reads and writes the folder of a leaderboard: its entries, each with its valid result.
 
     leaderboard/entries/<name>/         entries
     leaderboard/editions/<edition>/     edition.toml
     leaderboard/results/<edition>/      <name>.json, <name>.json.sig
-    leaderboard/allowed_signers         whose results count; without it the board is one's own, and results need none
+    leaderboard/allowed_signers         whose signatures count; without this file results need no signature
 
-A result whose signature, entry, edition, scoring version or tasks do not fit counts for nothing, and is listed with the
-command that renews it. Nothing is run and nothing is scored here.
+A result is valid only if its signature, entry, edition, scoring version and tasks match; otherwise the entry is listed
+with the command that verifies it again. No code of an entry is run here, and nothing is scored.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ MOST_ENTRIES = 5000
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """An entry on the board: with a result that counts, or with the reason why it has none."""
+    """An entry on the board, with its valid result, or with the reason why it has none."""
 
     entry: Entry
     result: Result | None
-    signer: str | None  #: who signed the result; None on a board of one's own
-    stale: str | None  #: why there is no result that counts
+    signer: str | None  #: who signed the result; None on a board without signatures
+    stale: str | None  #: why there is no valid result
 
     @property
     def name(self) -> str:
@@ -63,13 +63,13 @@ class Standing:
 
     @property
     def cells(self) -> Sequence[Cell]:
-        """Those of the result, if it counts."""
+        """The cells of the result, if it is valid."""
         return self.result.cells if self.result else ()
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A folder that is no entry, or may not be one; shown by its name and one sentence."""
+    """A folder that is not a valid entry, with the reason in one sentence."""
 
     name: str
     problem: str
@@ -77,30 +77,32 @@ class Refused:
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """A leaderboard in one edition, entries by name."""
+    """A leaderboard in one edition, with its entries in order of their names."""
 
     edition: Edition
     standings: list[Standing]
     refused: list[Refused]
-    signed: bool  #: whether only what an allowed signer has signed counts
+    signed: bool  #: whether results need the signature of an allowed signer
 
 
 def read_board(root: Path, edition: str | None = None) -> Board:
-    """A leaderboard's folder; an entry that is broken never stops the others.
+    """Reads a leaderboard's folder. An invalid entry does not affect the others.
 
     Args:
-        edition: its name; by default the latest one.
+        edition: name of the edition; by default the latest one.
 
     Raises:
-        InputError: there are no entries or editions in the folder, or the edition cannot be read.
+        InputError: the folder has no entries or editions, or the edition cannot be read.
     """
     if not is_directory(root / ENTRIES):
-        raise InputError(f"{root} holds no leaderboard (entries/ and editions/); make one: fsvi-bench leaderboard init")
+        raise InputError(
+            f"{root} is not a leaderboard (it has no entries/); create one with `fsvi-bench leaderboard init`"
+        )
     read = read_edition(root, edition)
     signed, wanted = os.path.lexists(root / ALLOWED_SIGNERS), set(runs(read))
     entries, refused = read_entries(root)
     standings = [_standing(entry, root, read, signed, wanted) for entry in entries]
-    # Of two entries that may not stand side by side, the one that has a result was there first.
+    # Of two entries that are too similar, the one with a result takes precedence.
     kept: list[Standing] = []
     for standing in sorted(standings, key=lambda each: (each.result is None, each.name)):
         try:
@@ -113,19 +115,19 @@ def read_board(root: Path, edition: str | None = None) -> Board:
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:
-    """Raises InputError if an entry's title or source may not stand beside these others; itself is passed over."""
+    """Raises InputError if an entry's title or source is too similar to that of another entry in the list."""
     others = [other for other in others if other.name != entry.name]
     require_own_title(entry, others)
     require_own_source(entry, others)
 
 
 def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
-    """The entries of a leaderboard's folder by name, and what lies there and is none. Hidden names are passed over."""
+    """The entries of a leaderboard in order of their names, and invalid folders. Hidden names are skipped."""
     with os.scandir(root / ENTRIES) as found:
         names = sorted(each.name for each in islice(found, MOST_ENTRIES + 1))
     if len(names) > MOST_ENTRIES:
         raise InputError(
-            f"{root / ENTRIES} holds more than {MOST_ENTRIES} folders, more than a board can have; remove some"
+            f"{root / ENTRIES} contains more than {MOST_ENTRIES} folders, which is the maximum; remove some"
         )
     entries: list[Entry] = []
     refused: list[Refused] = []
@@ -142,14 +144,14 @@ def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
 
 
 def read_placed_entry(folder: Path) -> tuple[Entry, Path]:
-    """An entry, and the leaderboard's folder that it stands in.
+    """An entry, and the folder of its leaderboard.
 
     Raises:
-        InputError: it is no entry, or stands in no leaderboard's folder.
+        InputError: it is not a valid entry, or not in the folder of a leaderboard.
     """
     folder = folder.absolute()
     if folder.parent.name != ENTRIES:
-        raise InputError(f"{folder} is in no leaderboard, expected LEADERBOARD/{ENTRIES}/NAME; move it there")
+        raise InputError(f"{folder} is not in a leaderboard, expected LEADERBOARD/{ENTRIES}/NAME; move it there")
     return read_entry(folder), folder.parents[1]
 
 
@@ -157,36 +159,44 @@ def write_entry(
     root: Path, name: str, content: Mapping[str, Any], source: bytes | None, replace: bool,
     check: Callable[[Entry], object],
 ) -> Entry:  # fmt: skip
-    """Writes `root/entries/<name>/`, whole or not at all, once it passes a further check.
+    """Writes `root/entries/<name>/` atomically. Nothing is written there before the entry has passed `check`.
 
     Args:
-        content: of `entry.toml`, not yet checked.
-        source: the text of the method's file, of one that is not built in.
+        content: fields of `entry.toml`, not yet validated.
+        source: text of the method's file, unless the method is built in.
+        check: further check of the entry.
 
     Raises:
-        InputError: a field is not what the format takes, the entry may not stand beside the others, the folder exists
-            and `replace` is not given, or `check` raises it.
+        InputError: a field is not valid, the entry is too similar to another one, the folder exists and `replace` is
+            false, or `check` raises it.
     """
     require_name(name)
     entries = root / ENTRIES
     folder = entries / name
     require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
     if folder.exists() and not replace:
-        raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
-    manifest = checked(Manifest, content, folder / ENTRY_FILE)
+        raise InputError(f"{folder} already exists; overwrite it with --replace, or choose another --name")
+    manifest = checked(Manifest, content, "the entry")
+    files = {ENTRY_FILE: toml_text(manifest).encode()}
+    if isinstance(manifest.method, SourceFile):
+        files[manifest.method.file] = source or b""
+    with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as draft:
+        entry = read_entry(_write_files(Path(draft, name), files))  # as a verifier would read it
+        require_identity(entry, read_entries(root)[0] if is_directory(entries) else [])
+        check(entry)
     entries.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
-        made = Path(workshop, name)
-        write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
-        if isinstance(manifest.method, SourceFile):
-            write_atomically(made / manifest.method.file, source or b"")
-        entry = read_entry(made)  # as a verifier would
-        require_identity(entry, read_entries(root)[0])
-        check(entry)
+        made = _write_files(Path(workshop, name), files)
         if folder.exists():
             folder.rename(Path(workshop, "earlier"))
         made.rename(folder)
     return entry
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return folder
 
 
 class _Stale(Exception):
@@ -203,36 +213,40 @@ def _standing(entry: Entry, root: Path, edition: Edition, signed: bool, wanted: 
 
 
 def _signed_result(path: Path, root: Path, signed: bool) -> tuple[Result, str | None]:
-    """A result, and who signed it where signatures are asked for; bytes that nobody signed are not looked into."""
+    """A result, and its signer if signatures are required; without a valid signature the content is not parsed."""
     if not os.path.lexists(path):
         raise _Stale("not verified yet")
     try:
         content = read_bounded(path, RESULT_BYTES)
     except InputError as error:
-        raise _Stale(f"its result is no file of {RESULT_BYTES >> 20} MiB at most") from error
+        raise _Stale(f"its result is not a readable file of at most {RESULT_BYTES >> 20} MiB") from error
     who = signer(path, content, root) if signed else None
     if signed and who is None:
-        raise _Stale("no allowed signer signed its result")
+        raise _Stale("its result is not signed by an allowed signer")
     try:
         result = Result.model_validate_json(content)
     except ValidationError as error:
         raise _Stale(f"its result cannot be read ({invalid_field(error)})") from error
-    if result.text() != content:  # doubled keys, numbers out of range: what another reader would read otherwise
-        raise _Stale("its result is not as `verify` wrote it")
+    if result.text() != content:  # duplicate keys or numbers out of range, which parsers read differently
+        raise _Stale("its result has been changed after `verify` wrote it")
     return result, who
 
 
 def _require_current(result: Result, entry: Entry, edition: Edition, wanted: set[tuple[Place, int]]) -> None:
-    """Raises _Stale unless a result is one of exactly this entry in exactly this edition."""
+    """Raises _Stale unless a result is for exactly this entry in exactly this edition."""
     if (result.entry, result.entry_sha256) != (entry.name, entry.sha256):
-        raise _Stale("its result is of an earlier version of the entry")
+        raise _Stale("its result is for an earlier version of the entry")
     if (result.edition, result.edition_sha256) != (edition.name, edition.sha256):
-        raise _Stale("its result is of other tasks than this edition's")
+        raise _Stale("its result is for tasks of another edition")
     if result.scoring_version != SCORING_VERSION:
-        raise _Stale(f"its result is of scoring version {result.scoring_version}, and this is {SCORING_VERSION}")
+        raise _Stale(
+            f"its result has scoring version {result.scoring_version}, but the current one is {SCORING_VERSION}"
+        )
     if not result.isolated and not edition.allow_without_isolation:
-        raise _Stale("it was run without a jail, which this edition does not rank")
+        raise _Stale("it was run without isolation, and this edition does not rank such results")
     lacking = wanted - {(cell.place, cell.seed) for cell in result.cells}
-    others = len(result.cells) - len(wanted - lacking)  # a run that stands twice is one
+    others = len(result.cells) - len(wanted - lacking)  # a duplicate run counts here
     if lacking or others:
-        raise _Stale(f"its result lacks {len(lacking)} of {len(wanted)} runs, and has {others} others")
+        raise _Stale(
+            f"its result lacks {len(lacking)} of {len(wanted)} runs, and has {others} runs that do not belong to it"
+        )

@@ -1,8 +1,8 @@
-"""Editions of a leaderboard: which data sets it ranks on, and the secret that its ranked tasks and seeds come from.
+"""Editions of a leaderboard: the data sets, and the secret from which the ranked tasks and seeds are derived.
 
-While an edition is open only its maintainer has the secret, so that nobody can tune to the ranked tasks. Its SHA-256
-is published from the start, and the secret itself when the edition closes: then anyone can make every task and number
-again.
+While an edition is open, only its maintainer has the secret, so that nobody can tune to the ranked tasks. Its SHA-256
+is published from the start, and the secret itself when the edition closes: then anyone can regenerate every task and
+score.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fsvi_bench.strict import Strict, checked, parse_toml, toml_text
 
 EDITIONS, EDITION_FILE = "editions", "edition.toml"
 SECRET_BYTES = 32
-PROTOCOL = "redrawn-tasks/1"  #: which tasks, and how they are drawn: `leaderboard.ranked_tasks`
+PROTOCOL = "redrawn-tasks/1"  #: how tasks are drawn, see `leaderboard.ranked_tasks`
 
 
 class Edition(Strict):
@@ -39,33 +39,33 @@ class Edition(Strict):
     status: Literal["open", "closed"]
     secret_sha256: Sha256
     secret: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  #: published when the edition closes
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1  #: of each entry on each ranked task
-    allow_without_isolation: bool = False  #: whether results that were made without a jail are ranked
+    seeds: Annotated[int, Field(ge=1, le=20)] = 1  #: number of seeds per entry and ranked task
+    allow_without_isolation: bool = False  #: whether results without isolation are ranked
 
     @model_validator(mode="after")
     def _consistent(self) -> Edition:
         if (self.status == "closed") != (self.secret is not None):
-            raise ValueError("a closed edition publishes its secret, and an open one keeps it")
+            raise ValueError("a closed edition must have its secret, and an open one must not")
         if self.secret is not None and Secret(bytes.fromhex(self.secret)).sha256 != self.secret_sha256:
-            raise ValueError("the secret does not have the SHA-256 'secret_sha256'")
+            raise ValueError("the SHA-256 of the secret differs from 'secret_sha256'")
         if len(set(self.datasets)) < len(self.datasets):
-            raise ValueError("a data set stands twice in 'datasets'")
+            raise ValueError("'datasets' has a data set twice")
         return self
 
     @property
     def ranked_datasets(self) -> list[str]:
-        """All but those to tune on, unless there are no others."""
+        """All data sets but those for tuning, unless there are no others."""
         return [name for name in self.datasets if name not in DEVELOPMENT_DATASETS] or list(self.datasets)
 
     @property
     def sha256(self) -> str:
-        """Names what an edition's numbers depend on; it stays the same when the edition closes."""
+        """Hash of everything the scores of an edition depend on; it does not change when the edition closes."""
         return sha256_of_json([self.name, self.protocol, self.datasets, self.secret_sha256, self.seeds])
 
 
 @dataclass(frozen=True)
 class Secret:
-    """An edition's secret bytes. Everything that is drawn comes from a stream of its own purpose."""
+    """The secret bytes of an edition, from which a random stream for each purpose is derived."""
 
     key: bytes
 
@@ -74,69 +74,77 @@ class Secret:
         return hashlib.sha256(self.key).hexdigest()
 
     def seed(self, *purpose: str | int) -> int:
-        """A 64-bit seed: HMAC-SHA256 of the purpose's parts, under the secret."""
+        """A 64-bit seed: the HMAC-SHA256 of the purpose's parts, with the secret as key."""
         words = "\x1f".join(map(str, purpose)).encode()
         return int.from_bytes(hmac.digest(self.key, words, "sha256")[:8], "little")
 
     def stream(self, *purpose: str | int) -> np.random.Generator:
-        """NumPy's generator for one purpose."""
+        """A NumPy generator for one purpose."""
         return np.random.default_rng(self.seed(*purpose))
 
 
 def read_edition(root: Path, name: str | None = None) -> Edition:
-    """An edition of a leaderboard's folder, by default the latest by name; v10 comes after v9.
+    """Reads an edition of a leaderboard, by default the latest by name; v10 comes after v9.
 
     Raises:
-        InputError: there is none of that name, or its file is not `edition.toml`.
+        InputError: there is no such edition, or its file is not valid.
     """
     if name is None:
         names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
         if not names:
-            raise InputError(f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init")
+            raise InputError(
+                f"{root} is not a leaderboard (it has no editions/); create one with `fsvi-bench leaderboard init`"
+            )
         name = max(names, key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(9), name))
     path = root / EDITIONS / name / EDITION_FILE
     edition = parse_toml(Edition, read_bounded(path, 2**16), path)
     if edition.name != name:
-        raise InputError(f"{path}: name is '{edition.name}', expected '{name}', as its folder is called")
+        raise InputError(
+            f"{path}: name is '{edition.name}', expected '{name}', the name of its folder; rename one of them"
+        )
     return edition
 
 
 def read_secret(edition: Edition, path: Path | None) -> Secret:
-    """An edition's secret: from its maintainer's file, or, once it is closed, from the edition itself.
+    """The secret of an edition: from the maintainer's file, or from the edition itself once it is closed.
 
     Raises:
-        InputError: the edition is open and no file is named, others may read the file, or it holds another secret.
+        InputError: the edition is open and no file is given, other users may read the file, or it has another secret.
     """
     if path is None:
         if edition.secret is None:
-            raise InputError(f"edition {edition.name} is open; name the file of its secret with --secret FILE")
+            raise InputError(f"edition {edition.name} is open and needs its secret; give the file with --secret FILE")
         return Secret(bytes.fromhex(edition.secret))
     content = read_bounded(path, 1024).strip()
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise InputError(f"{path} can be read by others; run: chmod 600 {path}")
+        raise InputError(f"{path} is readable by other users; run: chmod 600 {path}")
     try:
         secret = Secret(bytes.fromhex(content.decode()))
     except ValueError as error:
-        raise InputError(f"{path} does not hold {SECRET_BYTES} bytes in hexadecimal; is it the right file?") from error
+        raise InputError(
+            f"{path} does not contain {SECRET_BYTES} bytes in hexadecimal; is it the right file?"
+        ) from error
     if secret.sha256 != edition.secret_sha256:
-        raise InputError(f"{path} is not the secret of edition {edition.name}: its SHA-256 differs")
+        raise InputError(
+            f"{path} is not the secret of edition {edition.name}: its SHA-256 differs; give the right file"
+        )
     return secret
 
 
 def make_board(root: Path, name: str, datasets: list[str], secret: Path, **more: Any) -> Edition:
-    """Makes a leaderboard of one's own, or a further edition of one that is there, with a secret of its own.
+    """Creates a leaderboard, or a new edition of an existing one, with a new secret.
 
     Args:
-        more: the edition's other fields.
+        more: other fields of the edition.
 
     Raises:
-        InputError: the edition or the secret's file exists, a name is not one, or a place cannot be written.
+        InputError: the edition or the secret's file already exists, a name is not valid, or a folder is not writable.
     """
     drawn = Secret(secrets.token_bytes(SECRET_BYTES))
     values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
     edition = checked(Edition, values | more, "the edition")
     if (root / EDITIONS / name).exists():
-        raise InputError(f"{root / EDITIONS / name} exists; choose another name with --edition")
+        raise InputError(f"{root / EDITIONS / name} already exists; choose another name with --edition")
     _write_secret(secret, drawn)
     write_edition(root, edition)
     (root / ENTRIES).mkdir(exist_ok=True)
@@ -146,7 +154,7 @@ def make_board(root: Path, name: str, datasets: list[str], secret: Path, **more:
 
 
 def _write_secret(path: Path, secret: Secret) -> None:
-    """In a file that only its owner can read, and that is never written over another."""
+    """Writes the secret to a new file that only its owner can read."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
             stream.write(f"{secret.key.hex()}\n")
@@ -155,12 +163,12 @@ def _write_secret(path: Path, secret: Secret) -> None:
 
 
 def close_edition(root: Path, edition: Edition, secret: Secret) -> Edition:
-    """Publishes an edition's secret: results made after that are labelled, since anyone could have known the tasks."""
+    """Publishes the secret of an edition. Later results are labelled, since the tasks are then public."""
     closed = edition.model_copy(update={"status": "closed", "secret": secret.key.hex()})
     write_edition(root, closed)
     return closed
 
 
 def write_edition(root: Path, edition: Edition) -> None:
-    """Raises InputError if the place cannot be written."""
+    """Writes `edition.toml`; raises InputError if the folder is not writable."""
     write_atomically(root / EDITIONS / edition.name / EDITION_FILE, toml_text(edition).encode())

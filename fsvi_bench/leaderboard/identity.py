@@ -1,4 +1,4 @@
-"""Who is who on a leaderboard: titles that cannot be mistaken for others, and sources that are not others' copies."""
+"""Identity on a leaderboard: titles must not resemble others, and sources must not be copies of others."""
 
 from __future__ import annotations
 
@@ -20,16 +20,26 @@ from fsvi_bench.sources import tree_sha256
 PACKAGE = Path(fsvi_bench.__file__).parent
 _EXACT = {"exact", "exact posterior", "the exact posterior"}
 RESERVED = {*_EXACT, "map", "prior", "reference"}
-_AS_WHOLE = {"prior", "reference"}  #: other methods' names begin with these
-_LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
-_FILLERS = "\u115f\u1160"  #: letters that are not seen
-#: Letters and digits of ASCII that stand for each other.
+_AS_WHOLE = {"prior", "reference"}  #: reserved only as a whole: names of other methods start with these
+_LETTERS = {
+    "Lu",
+    "Ll",
+    "Lt",
+    "Lo",
+    "Nd",
+    "Nl",
+    "No",
+    "Sm",
+    "Sc",
+}  #: categories without marks, spaces, punctuation and ornaments
+_FILLERS = "\u115f\u1160"  #: invisible letters
+#: ASCII letters and digits that resemble each other.
 _ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
 
 
 @cache
 def _twins() -> Mapping[str, str]:
-    """Character -> the one that stands for all that look like it (Unicode's confusables, UTS 39): ASCII's, if any."""
+    """Character -> representative of all that look like it (Unicode confusables, UTS 39), in ASCII if possible."""
     from confusable_homoglyphs.confusables import confusables_data
 
     plain = {*string.ascii_letters, *string.digits}
@@ -39,7 +49,7 @@ def _twins() -> Mapping[str, str]:
 
 @cache
 def skeleton(title: str) -> str:
-    """What a title looks like: equal skeletons are titles that a reader may take for one another."""
+    """The appearance of a title: titles with equal skeletons can be confused by a reader."""
     decomposed = unicodedata.normalize("NFKD", title)
     letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
     twins = "".join(_twins().get(each, each) for each in letters)
@@ -47,58 +57,65 @@ def skeleton(title: str) -> str:
 
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
-    """Raises InputError if a title looks blank, like another entry's, or begins like a reserved one: "Exact, tuned".
+    """Raises InputError if a title looks blank or like that of another entry, or starts like a reserved one, such as
+    "Exact, tuned".
 
-    An entry of a built-in method may bear that method's name, and begin with another's.
+    The entry of a built-in method may have the name of that method, and start with that of another.
     """
     title, name = skeleton(entry.manifest.title), skeleton(entry.name)
     if not title:
-        raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
+        raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; choose one with letters or digits")
     built_in = isinstance(entry.manifest.method, BuiltIn)
     own = _EXACT if built_in and entry.method == "exact" else {entry.method} if built_in else set[str]()
     begun = {*_beginnings(entry.manifest.title, " "), *_beginnings(entry.name, "-")}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
         whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
         if skeleton(reserved) in ({title, name} if whole else begun):
-            raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
+            raise InputError(
+                f"the title or name of {entry.name} looks like the reserved name '{reserved}'; choose another"
+            )
     for other in others:
         if {skeleton(other.manifest.title), skeleton(other.name)} & {title, name}:
             raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
 
 
 def _beginnings(text: str, between: str) -> Iterator[str]:
-    """How the first words of a text look: of one, of two, and so on."""
+    """Skeletons of the first word of a text, of its first two words, and so on."""
     return (skeleton(each) for each in accumulate(text.split(between)))
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
-    """Raises InputError if an entry's source says the same as a built-in method's, or as another entry's.
+    """Raises InputError if an entry's source is equivalent to that of a built-in method or of another entry.
 
-    Syntax trees are compared, without comments and docstrings. One's own source may stand for several entries, of other
-    families or settings.
+    The comparison uses syntax trees without comments and docstrings. An owner may use one source for several entries,
+    with different families or settings.
     """
     own, manifest = _code(entry), entry.manifest
     for name, source in _built_in_sources().items() if entry.source is not None else ():
         if _tree(source) == own:
-            raise InputError(f"the source of {entry.name} is that of the built-in method '{name}'; enter that method")
+            raise InputError(
+                f"the source of {entry.name} is that of the built-in method '{name}'; submit that method by name"
+            )
     for other in others:
         its = other.manifest
         if _code(other) != own:
             continue
         if entry.source is not None and its.owner.lower() != manifest.owner.lower():
-            raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own")
+            raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; submit your own")
         if (its.family, its.settings) == (manifest.family, manifest.settings):
-            raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
+            raise InputError(
+                f"{entry.name} duplicates {other.name}: the same method, family and settings; remove one of them"
+            )
 
 
 def _code(entry: Entry) -> str:
-    """Names what an entry runs: a built-in method by its name, a source by what it says."""
+    """Identifies the code of an entry: a built-in method by name, a source by its syntax tree."""
     return entry.method if entry.source is None else _tree(entry.source)
 
 
 @cache
 def _tree(source: bytes) -> str:
-    """Names a source by its syntax tree; one that is no Python, by its bytes."""
+    """Hash of a source's syntax tree, or of its bytes if it is not valid Python."""
     try:
         return tree_sha256(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -107,7 +124,7 @@ def _tree(source: bytes) -> str:
 
 @cache
 def _built_in_sources() -> dict[str, bytes]:
-    """The text of each built-in method's file, by the method's name."""
+    """Name of a built-in method -> text of its file."""
     found = {}
     for path in sorted((resource_dir("conf") / "methods").glob("*.yaml")):
         module = str(cast(dict[str, Any], read_yaml(path))["class"]).partition(":")[0]

@@ -1,9 +1,9 @@
-"""The tasks that an edition ranks on, made from its secret; the same for every entry, so that comparisons are paired.
+"""The ranked tasks of an edition, derived from its secret; all entries get the same, so that comparisons are paired.
 
-Each is what an official task might have been. Of the data set's rows 80 % are drawn anew for training; the inducing
-points are fresh training inputs; lengthscales, outputscale and noise are those of an official task, each moved by up to
-25 %. The first three tasks of a data set have its real targets. The targets of the last two are drawn from the model
-that the task defines, w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so that the model is exactly true of them.
+Each is a variation of an official task: a new random 80 % of the data set's rows for training, new inducing points from
+the training inputs, and the lengthscales, outputscale and noise of an official task, each changed by up to 25 %. The
+first three tasks of a data set have its real targets. The targets of the last two are drawn from the model of the task,
+w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so that the model is exactly right for them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import Task, bind_task, raw_data
 
 TASKS, WITH_REAL_TARGETS = 5, 3  #: per data set
-OFFICIAL_SPLITS = range(5)  #: of each data set, run too and shown, never ranked
+OFFICIAL_SPLITS = range(5)  #: of each data set; these are run and shown, but not ranked
 TRAINING_SHARE, MOVED_BY = 0.8, 0.25
-ATTEMPTS = 20  #: draws of a task before its data set is given up
+ATTEMPTS = 20  #: maximum number of draws of a task
 PERTURBED = ("lengthscales", "outputscale", "noise_variance")
 
 Kind = Literal["ranked", "official"]
-Stream = Callable[[str], np.random.Generator]  #: a task's random stream for each purpose
+Stream = Callable[[str], np.random.Generator]  #: purpose -> random stream of a task
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which task of an edition: a ranked one by its number, or an official one by its split."""
+    """Identifies a task of an edition: a ranked one by its number, or an official one by its split."""
 
     kind: Kind
     dataset: str
@@ -51,10 +51,10 @@ class Place:
 
 
 def runs(edition: Edition) -> list[tuple[Place, int]]:
-    """Every run of an entry, data set by data set: a task and the number of a seed, of which official tasks have one.
+    """All runs of an entry, by data set: a task and the number of a seed. Official tasks have one seed.
 
     Raises:
-        InputError: a data set has no official tasks to move.
+        InputError: a data set has no official tasks to start from.
     """
     found: list[tuple[Place, int]] = []
     for dataset in edition.datasets:
@@ -66,11 +66,11 @@ def runs(edition: Edition) -> list[tuple[Place, int]]:
 
 
 def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: Path | None = None) -> tuple[Task, int]:
-    """A task of an edition, bound to its data, and how many draws before it failed their certificates.
+    """A task of an edition, bound to its data, and the number of draws before it whose certificates failed.
 
     Raises:
-        InputError: the raw data cannot be had.
-        TaskRefused: no draw of it can be certified.
+        InputError: the raw data are not available.
+        TaskRefused: no draw can be certified.
     """
     if place.kind == "official":
         return bind_task(read_official(place.dataset, place.number).task, data_dir), 0
@@ -86,7 +86,7 @@ def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: P
 
 
 def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Task:
-    """Raises TaskRefused if the certificate does not hold."""
+    """Draws a ranked task; raises TaskRefused if its certificate does not hold."""
     order = stream("rows").permutation(len(raw.y))
     train, test = np.split(order, [round(TRAINING_SHARE * len(order))])
     X, y = raw.X[train], raw.y[train]
@@ -116,7 +116,7 @@ def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Ta
 
 
 def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Generator) -> np.ndarray:
-    """k distinct training inputs, as a fit starts from."""
+    """k distinct training inputs, like the starting point of a fit."""
     distinct = np.unique(X, axis=0)
     if len(distinct) < official.k:
         raise TaskRefused(f"{official.dataset} has {len(distinct)} distinct inputs, fewer than k = {official.k}")
@@ -124,7 +124,7 @@ def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Gene
 
 
 def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
-    """The targets are part of a task's identity by way of its data's hash."""
+    """Replaces the targets by draws from the model; the hash of the data makes them part of the task's identity."""
     weights = torch.from_numpy(stream("weights").standard_normal(task.k))
     Phi = torch.cat([task.Phi, task.Phi_test])
     noise = torch.from_numpy(stream("noise").standard_normal(len(Phi)))
@@ -135,9 +135,9 @@ def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
 
 
 def training_seed(place: Place, task: Task, number: int, edition: Edition, secret: Secret | None) -> int:
-    """The seed of a run: the same for every entry, so that no edit of an entry buys other luck."""
+    """The seed of a run: the same for every entry, so that editing an entry does not change its random numbers."""
     purpose = ("seed", edition.name, task.sha256, number)
-    if place.kind == "official":  # public, as these tasks are
+    if place.kind == "official":  # public, like these tasks
         return derive_seed(*purpose)
     assert secret is not None
     return secret.seed(*purpose)

@@ -1,16 +1,15 @@
-"""Ranks within each ranked task and seed, averaged over these, and then over data sets.
+"""Ranking of entries: within each ranked task and seed, averaged over these, and then over data sets.
 
-Scores within `TIE` nats of a group's smallest are tied and share the mean of their ranks, so that a copy of a method
-with a little noise, or with the noise taken out, gains nothing. What diverged, failed, or has no such score is last.
-An entry's rank depends on who else is ranked; read the scores beside it.
+Scores within `TIE` nats of the smallest in a group are tied and share the mean of their ranks, so that adding a little
+noise to a copied method, or removing it, gains nothing. Runs that diverged, failed or lack the score come last. The
+rank of an entry depends on the other entries; read the scores as well.
 
-Two entries are compared side by side, paired over the ranked runs of each data set, by bounded log ratios.
-
-A KL spans many orders of magnitude between runs. Where one run's is 10⁷ times the others', a t test of plain
-differences, or of plain logarithms, sees little but that one. What is compared is log10(a/b) of each run, within ±1:
-ten times nearer or more counts as ten times, an infinite score included. Scores count as `TIE` at least, since ranks
-tell no nearer ones apart. A data set's number is the mean over its runs; whether a is nearer than b over data sets is
-tested by Wilcoxon's signed-rank test of these means, the data set being the unit.
+Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
+spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of
+differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so that a ratio of
+ten or more counts as ten, even if a score is infinite. Scores below `TIE` count as `TIE`, since ranks do not
+distinguish them either. The number for a data set is the mean over its runs; Wilcoxon's signed-rank test on these
+means, with the data set as the unit, tests whether a is closer than b over data sets.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 
 TIE = 0.01  #: nats above a tie group's smallest score
 RESAMPLES = 1000
-FEWEST_DATASETS = 3  #: for intervals: fewer have next to no resamples that differ
+FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples are equal
 OUTLYING = 1.0  #: log10: ten times
-BOUND = 1.0  #: of a run's log10 ratio
+BOUND = 1.0  #: maximum size of a run's log10 ratio
 TEST_TRAIN_RATIO = (1 - TRAINING_SHARE) / TRAINING_SHARE
-FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
+FLAT = 1e-3  #: nats added to numerator and denominator of a log ratio; smaller differences do not matter
 
 Score = Literal["kl", "kl_above_floor", "predictive_kl_box", "predictive_kl_test"]
 DISTANCES: tuple[Score, ...] = get_args(Score)
 MEDIANS = (*DISTANCES, "nlpd_gap", "smallest_variance_ratio", "median_variance_ratio", "largest_variance_ratio")
-ACROSS: Score = "predictive_kl_box"  #: which every posterior has
-#: What each table is ranked by: those of the tracks, and those of all tracks together.
+ACROSS: Score = "predictive_kl_box"  #: defined for every posterior
+#: Table -> score that it is ranked by; the last two contain all tracks.
 HEADLINES: dict[str, Score] = {
     "full": "kl", "ffg": "kl_above_floor", "singular": ACROSS, "across": ACROSS, "across-test": "predictive_kl_test"
 }  # fmt: skip
 
 
 def run_frame(standings: Iterable[Standing]) -> pd.DataFrame:
-    """A row for each run of each entry: its scores, as far as it has any, and its task's facts."""
+    """One row per run of each entry, with its scores, if any, and the facts of its task."""
     rows = [
         dict(cell.task)
         | dict(cell.scores or ())
@@ -67,42 +66,42 @@ def run_frame(standings: Iterable[Standing]) -> pd.DataFrame:
 
 
 def score_frame(runs: pd.DataFrame, score: str, kind: str = "ranked") -> pd.DataFrame:
-    """Entries across, runs of a kind down; infinite where a run diverged, failed or has no such score."""
+    """Runs of one kind in rows, entries in columns; infinite if a run diverged, failed or lacks the score."""
     of_kind = runs[runs["kind"] == kind].astype({score: float})
     return of_kind.pivot(index=["dataset", "number", "seed"], columns="entry", values=score).fillna(math.inf)
 
 
 @dataclass(frozen=True)
 class Line:
-    """An entry's line of a table. Medians are over the runs of the data sets that count."""
+    """An entry's line of a table. Medians are over the runs of the ranked data sets."""
 
     name: str
     place: int  #: 1 is the best; equal mean ranks share one
     mean_rank: float
     interval: tuple[float, float] | None  #: 95 %, of the mean rank over other data sets and tasks
-    group: int | None  #: 1 the leading one; a family-wise test sets each apart from one before it
+    group: int | None  #: tie group, 1 is the best; each entry differs significantly from one in the group before
     ranks: Mapping[Any, float]  #: by data set
     scores: Mapping[Any, float]  #: medians by data set
-    medians: Mapping[Any, float]  #: of every score; those that describe a posterior are NaN where no run has one
-    seconds: float  #: median of a run, by the verifier's clock
+    medians: Mapping[Any, float]  #: by score; NaN if no run has the score
+    seconds: float  #: median duration of a run, by the verifier's clock
     finished: int
     runs: int
-    suspicion: float | None  #: how much better it does on official tasks than on ranked ones, where it stands out
+    suspicion: float | None  #: log10 gain on official tasks over ranked ones, if it is an outlier
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A track's entries by mean rank, or all tracks' together."""
+    """The entries of a track, or of all tracks, by mean rank."""
 
     track: Track | None
     score: Score
-    datasets: list[str]  #: all that are shown
-    ranked: list[str]  #: those that ranks are made of: not the ones to tune on
+    datasets: list[str]  #: all data sets shown
+    ranked: list[str]  #: data sets that count for ranks, without those for tuning
     lines: list[Line]
 
 
 def rank(board: Board, table: str) -> Table:
-    """One of the tables of `HEADLINES`; every complete entry is ranked, the exact posterior too."""
+    """One of the tables of `HEADLINES`; every complete entry is ranked, including the exact posterior."""
     edition, score, track = board.edition, HEADLINES[table], table if table in TRACKS else None
     standings = [each for each in board.standings if each.result and track in (None, each.track)]
     stream = derived_generator("leaderboard", f"{edition.name} {track or score}")
@@ -111,10 +110,10 @@ def rank(board: Board, table: str) -> Table:
 
 
 def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.random.Generator) -> list[Line]:
-    """By mean rank."""
+    """The lines of a table, by mean rank."""
     scores = score_frame(runs, score)
     ranks = scores.apply(lambda run: pd.Series(tied_ranks(run.to_numpy(), TIE), run.index), axis=1)
-    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task are no further tasks
+    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
     bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
     least = critical_difference(scores.shape[1], len(ranked))
     told_apart = zip(bootstrap.intervals(), tie_groups(bootstrap, least=least), strict=True)
@@ -138,7 +137,7 @@ def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.r
 
 
 def _beside(runs: pd.DataFrame) -> dict[str, Any]:
-    """What a line tells beside its ranks. Distances of runs without scores are infinite."""
+    """The fields of a line other than ranks. Distances of runs without scores are infinite."""
     scores: pd.DataFrame = runs[list(MEDIANS)].astype(float).fillna(dict.fromkeys(DISTANCES, math.inf))
     return {
         "medians": scores.median().to_dict(),
@@ -149,10 +148,10 @@ def _beside(runs: pd.DataFrame) -> dict[str, Any]:
 
 
 def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
-    """Entries whose official scores are better than their ranked ones beyond what others show, as log10 ratios.
+    """Entries whose official scores exceed their ranked ones by far more than for other entries, as log10 ratios.
 
-    The official tasks are public: a method that knows them by heart shines there. An entry's gain is the median over
-    data sets of log10(ranked/official); what stands out is more than ten times the median gain of the others.
+    The official tasks are public, so that a method could contain their answers. The gain of an entry is the median over
+    data sets of log10(ranked/official); an outlier has more than ten times the median gain of the other entries.
     """
     ranked, official = (score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))
     logs = [(scores.clip(lower=0) + FLAT).map(math.log10) for scores in (ranked, official)]
@@ -162,26 +161,26 @@ def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two entries on one data set: medians of their scores, and how much nearer a is."""
+    """Two entries on one data set: the medians of their scores, and how much closer a is."""
 
     dataset: str
     a: float
     b: float
-    log_ratio: float  #: mean over runs of log10(a/b), each within ±`BOUND`: below 0, a is the nearer
-    interval: tuple[float, float]  #: Nadeau and Bengio's 95 %, since the tasks share rows
+    log_ratio: float  #: mean over runs of log10(a/b), each clipped to ±`BOUND`; negative if a is closer
+    interval: tuple[float, float]  #: Nadeau and Bengio's 95 % interval, since the tasks share rows
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """a beside b; lower is better."""
+    """Comparison of a with b; lower scores are better."""
 
     score: Score
     differences: tuple[Difference, ...]
-    p_value: float | None  #: two-sided, over the data sets that count; None if they are fewer than three
+    p_value: float | None  #: two-sided, over the ranked data sets; None if there are fewer than three
 
 
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
-    """By the headline of the track that both are in; across tracks by the score that every posterior has."""
+    """Compares two entries by the headline score of their track, or across tracks by `ACROSS`."""
     score = HEADLINES[a.track] if a.track == b.track else ACROSS
     scores = score_frame(run_frame([a, b]), score)
     (ratios,) = paired(scores, a.name, [b.name], board.edition.datasets)
@@ -194,15 +193,15 @@ def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
 
 
 def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
-    """Of two entries' log ratios, over the data sets that count; None if they are fewer than `FEWEST_DATASETS`."""
+    """The p-value of two entries' log ratios over the ranked data sets; None if fewer than `FEWEST_DATASETS`."""
     counts = [name in board.edition.ranked_datasets for name in board.edition.datasets]
     return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
 def paired(scores: pd.DataFrame, a: str, others: Sequence[str], datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
-    """One entry of `score_frame` beside each of B others: the log ratio on each data set, and its interval.
+    """One entry of `score_frame` compared with each of B others: the log ratio on each data set, and its interval.
 
-    Of each run log10(a/b) within ±`BOUND`; equal infinities tie.
+    The log ratio of a run is log10(a/b), clipped to ±`BOUND`; equal infinities tie.
     """
     log_a, log_b = (np.log10(scores[names].clip(lower=TIE).to_numpy()) for names in ([a], list(others)))
     differences = paired_differences(np.broadcast_to(log_a, log_b.shape), log_b).clip(-BOUND, BOUND)

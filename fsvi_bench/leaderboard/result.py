@@ -1,7 +1,7 @@
-"""What the verifier found: one compact JSON file per entry and edition, and its signature beside it.
+"""Results of the verifier: one compact JSON file per entry and edition, and its signature in a second file.
 
-Every number of a leaderboard stands in such a file, and none was given by an entry's authors. The signed text is the
-file itself. It names edition, entry, tasks and scoring version by their hashes, so that it cannot stand for others.
+These files hold all numbers of a leaderboard; none comes from the authors of an entry. The signature covers the whole
+file, which identifies edition, entry and tasks by hashes and has the scoring version, so that it cannot be reused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fsvi_bench.strict import Strict
 
 RESULTS = "results"
 RESULT_BYTES = 16 * 2**20
-SCORING_VERSION = 1  #: raised by every change that moves a ranked score; earlier results are then stale
+SCORING_VERSION = 1  #: increased by every change that affects a ranked score; earlier results are then stale
 
 Count = Annotated[int, Field(ge=0, lt=2**60)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Infinity, in JSON a word, where q is singular; below 0 by no more than rounding, and never NaN.
+#: Infinite, in JSON a string, if q is singular; negative only by rounding; never NaN.
 Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e-3)]
 
 
 class Waypoint(Strict):
-    """What a run had reached on its way, by the verifier's clock and the code's own count of steps."""
+    """Scores during a run, by the verifier's clock and the entry's own count of steps."""
 
     steps: Count
     seconds: Seconds
@@ -39,7 +39,7 @@ class Waypoint(Strict):
 
 
 class ShortScores(Strict):
-    """The scores of one posterior that pages and ranks use; see `scoring.scores.Scores`."""
+    """The scores of one posterior for pages and ranks; see `scoring.scores.Scores`."""
 
     kl: Nats
     kl_moment_matched: Nats
@@ -59,15 +59,15 @@ class ShortScores(Strict):
 
 
 class TaskFacts(Strict):
-    """A task as pages describe it, and what no posterior of a family can go below."""
+    """A task as shown on the pages, with reference scores."""
 
     sha256: Sha256
-    redrawn: Count  #: draws before it that failed their certificates
+    redrawn: Count  #: earlier draws whose certificates failed
     N: Count
     N_test: Count
     k: Count
     ffg_floor: Number  #: KL of the best factorised q, nats
-    map_predictive_kl_test: Number  #: of a point mass at the exact mean, nats
+    map_predictive_kl_test: Number  #: predictive KL of a point mass at the exact mean, nats
     map_predictive_kl_box: Number
 
 
@@ -76,20 +76,20 @@ class Cell(Strict):
 
     kind: Kind
     dataset: Name
-    number: Count  #: of a ranked task, or the split of an official one
-    seed: Count  #: its number
+    number: Count  #: number of a ranked task, or split of an official one
+    seed: Count  #: number of the seed
     task: TaskFacts
     status: Literal["ok", "diverged", "failed"]
     reason: Text | None = None
     scores: ShortScores | None = None
-    seconds: Seconds  #: of the run, by the verifier's clock
-    steps: Count | None = None  #: by the code's own count
+    seconds: Seconds  #: duration of the run, by the verifier's clock
+    steps: Count | None = None  #: by the entry's own count
     waypoints: Annotated[tuple[Waypoint, ...], Field(max_length=20)] = ()
 
     @model_validator(mode="after")
     def _whole(self) -> Cell:
         if (self.status == "ok") != (self.scores is not None):
-            raise ValueError("a cell that is ok has scores, and no other has")
+            raise ValueError("a cell must have scores if its status is ok, and no scores otherwise")
         return self
 
     @property
@@ -98,7 +98,7 @@ class Cell(Strict):
 
     @property
     def kl_above_floor(self) -> float:
-        """Of a factorised posterior, nats; infinite without scores."""
+        """The KL of a factorised posterior minus its floor, nats; infinite without scores."""
         return math.inf if self.scores is None else self.scores.kl - self.task.ffg_floor
 
 
@@ -108,11 +108,11 @@ class Result(Strict):
     format: Literal["fsvi-result/1"] = "fsvi-result/1"
     edition: Name
     edition_sha256: Sha256
-    edition_status: Literal["open", "closed"]  #: closed: anyone could have known the tasks
+    edition_status: Literal["open", "closed"]  #: closed: the tasks were public
     entry: Name
     entry_sha256: Sha256
     scoring_version: Count
-    isolation: Text  #: how the code was kept from the rest of the machine; `none` if it was not
+    isolation: Text  #: how the code was isolated from the machine; `none` if it was not
     provenance: Annotated[dict[str, Any], Field(max_length=40)]  #: versions, kernels and hardware of the verifier
     cells: tuple[Cell, ...]
 
@@ -121,20 +121,20 @@ class Result(Strict):
         return self.isolation != "none"
 
     def text(self) -> bytes:
-        """The file's bytes, which are what is signed: a line per cell."""
+        """The content of the file, which is also what is signed: one line per cell."""
         return json_in_lines(self.model_dump_json(), 2).encode()
 
 
 def result_path(root: Path, edition: str, entry: str) -> Path:
-    """Where a leaderboard keeps a result."""
+    """The path of a result in the folder of a leaderboard."""
     return root / RESULTS / edition / f"{entry}.json"
 
 
 def write_result(path: Path, result: Result, key: Path | None = None) -> None:
-    """Writes a result, with its signature by a private key; an earlier signature does not fit it any more and goes.
+    """Writes a result, and signs it if a private key is given; an earlier signature, which no longer fits, is removed.
 
     Raises:
-        InputError: the key cannot be used, or the place cannot be written.
+        InputError: the key cannot be used, or the folder is not writable.
     """
     signature = None if key is None else sign(result.text(), key)
     replace_together(path.parent, {signature_path(path).name: signature}, path.name, result.text())

@@ -1,4 +1,4 @@
-"""Signatures of results by OpenSSH's `ssh-keygen -Y`: `<result>.json.sig` beside the result."""
+"""Signatures of results with OpenSSH's `ssh-keygen -Y`, in `<result>.json.sig`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import is_file, read_bounded
 
-NAMESPACE = "fsvi-bench-result"  #: a signature made for anything else, such as a commit, does not hold here
-ALLOWED_SIGNERS = "allowed_signers"  #: in the leaderboard's folder; see ssh-keygen(1)
+NAMESPACE = "fsvi-bench-result"  #: a signature for another purpose, such as a commit, is not valid here
+ALLOWED_SIGNERS = "allowed_signers"  #: file in the leaderboard's folder; see ssh-keygen(1)
 SIGNATURE_BYTES = 2**14
 SECONDS = 60
 
@@ -22,13 +22,13 @@ def signature_path(result: Path) -> Path:
 
 
 def sign(content: bytes, key: Path) -> bytes:
-    """A signature by a private key; of one with a passphrase, ssh-keygen asks for it or for an agent.
+    """A signature by a private key. If the key has a passphrase, ssh-keygen uses an agent or asks for it.
 
     Raises:
-        InputError: the key cannot be used, or ssh-keygen is not there.
+        InputError: the key cannot be used, or ssh-keygen is not installed.
     """
     if not is_file(key):
-        raise InputError(f"there is no key {key}; name the private key's file with --key")
+        raise InputError(f"key {key} does not exist; give the file of the private key with --key")
     done = _ssh_keygen(["sign", "-f", str(key), "-n", NAMESPACE], content)
     if done.returncode:
         raise InputError(f"cannot sign with {key}: {plain(done.stderr.decode(errors='replace'))}")
@@ -36,27 +36,29 @@ def sign(content: bytes, key: Path) -> bytes:
 
 
 def require_key(key: Path | None, root: Path) -> None:
-    """Raises InputError if a leaderboard would not count what is signed with this key, or what is not signed at all."""
+    """Raises InputError if a leaderboard rejects results signed with this key, or unsigned ones if there is no key."""
     signed = os.path.lexists(root / ALLOWED_SIGNERS)
     if key is None:
         if signed:
-            raise InputError(f"{root} counts signed results only; sign with --key FILE, or remove {ALLOWED_SIGNERS}")
+            raise InputError(f"{root} accepts only signed results; sign with --key FILE, or remove {ALLOWED_SIGNERS}")
         return
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe"
         signature_path(probe).write_bytes(sign(b"probe", key))
         if signed and signer(probe, b"probe", root) is None:
-            raise InputError(f"{key} is no key of {root / ALLOWED_SIGNERS}; add its public half, or sign with another")
+            raise InputError(
+                f"{key} is not listed in {root / ALLOWED_SIGNERS}; add its public key, or sign with another key"
+            )
 
 
 def signer(result: Path, content: bytes, root: Path) -> str | None:
-    """Who of a leaderboard's `allowed_signers` signed a result; None if nobody has.
+    """The signer of a result among the leaderboard's `allowed_signers`; None if there is none.
 
     Args:
-        content: the result's bytes as they were read; they, and not the file, are what is verified.
+        content: bytes of the result as read before; these are verified rather than the file.
 
     Raises:
-        InputError: ssh-keygen is not there.
+        InputError: ssh-keygen is not installed.
     """
     signature, allowed = signature_path(result), root / ALLOWED_SIGNERS
     try:
@@ -77,6 +79,6 @@ def _ssh_keygen(arguments: Sequence[str], content: bytes) -> subprocess.Complete
         command = ["ssh-keygen", "-Y", *arguments]
         return subprocess.run(command, input=content, capture_output=True, timeout=SECONDS, check=False)
     except FileNotFoundError as error:
-        raise InputError("ssh-keygen is not installed; install OpenSSH's client to sign and check results") from error
+        raise InputError("ssh-keygen is not installed; install the OpenSSH client to sign and check results") from error
     except subprocess.TimeoutExpired as error:
         raise InputError(f"ssh-keygen did not answer within {SECONDS} s; does the key ask for a passphrase?") from error

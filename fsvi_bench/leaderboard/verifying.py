@@ -1,8 +1,8 @@
-"""`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores what it comes to.
+"""`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores its posteriors.
 
-Nothing that the entry says is a number of the board: tasks and seeds come from the edition's secret, posteriors are
-scored here, seconds are measured here. Each finished run is kept beneath the leaderboard's `.verifying/`, so that the
-same command goes on where an earlier one stopped; runs that failed are tried again.
+No number of the board comes from the entry: tasks and seeds come from the edition's secret, and scores and seconds are
+measured here. Finished runs are stored in the leaderboard's `.verifying/`, so that a rerun of the command resumes;
+failed runs are repeated.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.strict import Strict, parse_json
 from fsvi_bench.tasks.task import Task
 
-VERIFYING = ".verifying"  #: unfinished verifications, beneath the leaderboard's folder
-SCORING_SECONDS = 900  #: for one posterior, whatever it is
+VERIFYING = ".verifying"  #: unfinished verifications, in the leaderboard's folder
+SCORING_SECONDS = 900  #: limit for one posterior
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification needs beside the entry; all of it travels to the processes that do the runs."""
+    """What a verification needs in addition to the entry; it is sent to the processes that do the runs."""
 
     edition: Edition
-    secret: Secret | None  #: official tasks need none
+    secret: Secret | None  #: not needed for official tasks
     jail: Jail
     limits: Limits = field(default_factory=Limits)
     data_dir: Path | None = None
@@ -61,17 +61,17 @@ class _Done(Strict):
 
     cell: Cell
     isolation: str
-    provenance: dict[str, Any]  #: of the process that ran it, on whatever machine
+    provenance: dict[str, Any]  #: of the process that ran it, perhaps on another machine
 
 
 def verify(entry: Entry, verification: Verification, root: Path, executor: Executor, progress: Progress,
            only: Sequence[Place] | None = None) -> Result:  # fmt: skip
-    """Runs an entry on every task of an edition, or on some, and returns what came of it.
+    """Runs an entry on every task of an edition, or on the tasks in `only`, and returns the result.
 
     Raises:
-        InputError: the method is not here, or does not take the settings; the jail does not hold; raw data are missing;
-            another process verifies the entry.
-        TaskRefused: a task of the edition cannot be made.
+        InputError: the method does not exist, or does not support the settings; the jail is not tight; raw data are
+            missing; or another process is verifying the entry.
+        TaskRefused: a task of the edition cannot be certified.
     """
     find_method(entry)
     edition = verification.edition
@@ -101,23 +101,23 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
 
 
 def _here() -> dict[str, Any]:
-    """What this process computes with."""
+    """Provenance of this process."""
     facts = dict(provenance("cpu", 0, datetime.now(UTC)))
     del facts["device"], facts["seeds"]
     return facts
 
 
 def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The provenance of several runs: what differs is listed, and they started when the first of them did."""
+    """The provenance of several runs: different values are listed, and the start is that of the first run."""
     found = {name: sorted({each[name] for each in facts}, key=str) for name in facts[0]}
     found["started"] = found["started"][:1]
     return {name: " and ".join(map(str, values)) if values[1:] else values[0] for name, values in found.items()}
 
 
 def _identity(entry: Entry, verification: Verification) -> str:
-    """Names everything that decides a cell's numbers, so that none is taken up by another verification.
+    """Identifies everything that determines the numbers of a cell, so that no other verification reuses it.
 
-    It comes from the secret, where there is one: nobody else can lay runs there that would be taken for done.
+    It is derived from the secret, if there is one, so that nobody else can forge finished runs.
     """
     limits, versions = vars(verification.limits), _here() | {"started": None}
     own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]
@@ -126,12 +126,12 @@ def _identity(entry: Entry, verification: Verification) -> str:
 
 
 def _file(place: Place, seed: int) -> str:
-    """Under which a run is kept when it is done."""
+    """The file of a finished run."""
     return f"{place.kind}-{place.dataset}-{place.number:02d}-seed-{seed:02d}.json"
 
 
 def _kept(path: Path) -> _Done | None:
-    """A run that an earlier verification had finished; None if there is none, or if it failed: that is tried again."""
+    """A finished run of an earlier verification; None if there is none, or if it failed, so that it is repeated."""
     try:
         kept = parse_json(_Done, read_bounded(path, RESULT_BYTES), path)
     except InputError:
@@ -140,7 +140,7 @@ def _kept(path: Path) -> _Done | None:
 
 
 def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done:
-    """Makes the task, runs the entry on it with the seed of a number, and scores the end; to fail is a result."""
+    """Makes the task, runs the entry on it with the seed, and scores the posterior. A failure is also a result."""
     place, number = trial
     task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
     seed = training_seed(place, task, number, its.edition, its.secret)
@@ -163,7 +163,7 @@ def _facts(task: Task, redrawn: int) -> TaskFacts:
 
 
 def _judged(run: Run, task: Task) -> dict[str, Any]:
-    """Status, reason, steps, scores and waypoints of a run, as fields of its cell."""
+    """Status, reason, steps, scores and waypoints of a run, as fields of a cell."""
     own = {"status": run.status, "reason": run.reason, "steps": run.snapshots[-1].steps if run.snapshots else None}
     if run.status != "ok":
         return own
@@ -174,7 +174,7 @@ def _judged(run: Run, task: Task) -> dict[str, Any]:
         if names := not_a_number(scores):
             return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
         return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
-    except InputError as error:  # numbers so large that they overflow
+    except InputError as error:  # for example, numbers that overflow
         return own | {"status": "diverged", "reason": quotable(str(error), 300)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
@@ -193,7 +193,7 @@ def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError in the middle of what takes longer. Processes that do runs have nothing else to time."""
+    """Raises TimeoutError if a block takes longer. The processes that do runs use no other alarm."""
 
     def end(*_: object) -> None:
         raise TimeoutError(f"more than {seconds} s")

@@ -1,4 +1,4 @@
-"""Tidy frames, and which of their rows and columns a table shows."""
+"""Tidy data frames, and tables of their rows and columns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Frames = Mapping[str, pd.DataFrame]  #: by name; each row is one observation
 
 
 class TableSpec(BaseModel):
-    """Which rows and columns of a frame a table shows.
+    """The rows and columns of a frame that a table shows.
 
     Args:
-        title: `{name}` stands for what the frame's `attrs` have by this name, or a column in its first row.
-        where: column -> the value, or the values, that its rows have.
-        optional: whether there may be no such row in a frame that has others.
-        columns: heading -> column; None: all of the frame's, as they are called.
+        title: `{name}` is replaced by this item of the frame's `attrs`, or by this column in its first row.
+        where: column -> value, or list of values, of the rows to show.
+        optional: whether the selection may be empty although the frame is not.
+        columns: heading -> column; None: all columns, with their names as headings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,19 +32,19 @@ class TableSpec(BaseModel):
     columns: dict[str, str] | None = None
 
     def of(self, frames: Frames) -> Table:
-        """Raises KeyError for a frame or a column that is not there, and as `select` does."""
+        """The table; raises KeyError if a frame or column does not exist, or as `select`."""
         frame = select(frames[self.frame], self.where, self.optional)
-        frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # whose missing words are no NaN
+        frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # this type has NA instead of NaN
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
         return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
 
 
 def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False) -> pd.DataFrame:
-    """The rows that have a value, or one of several, in each of these columns.
+    """The rows that have the given value, or one of the given values, in each of these columns.
 
     Raises:
-        KeyError: no column is called so, or the frame has rows and none of them is like this, unless it is `optional`.
+        KeyError: a column does not exist, or the frame has rows but none match, unless this is `optional`.
     """
     found = frame
     for name, value in where.items():
@@ -55,11 +55,11 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False
 
 
 def formula(frame: pd.DataFrame, text: str) -> Any:
-    """A column; or what a formula of columns gives, such as `kl / floor - 1`; of lines `name = formula`, the frame with
-    these columns.
+    """A column, or the value of a formula of columns, such as `kl / floor - 1`; for lines `name = formula`, the frame
+    with these columns added.
 
     Raises:
-        KeyError: the text is neither a column nor such a formula.
+        KeyError: the text is neither a column nor a valid formula.
     """
     if text in frame:
         return frame[text]
@@ -70,9 +70,9 @@ def formula(frame: pd.DataFrame, text: str) -> Any:
 
 
 def worded(text: str, frame: pd.DataFrame) -> str:
-    """Text in which `{name}` stands for what the frame's `attrs` have by this name, or for a column's first value.
+    """Replaces `{name}` in a text by this item of the frame's `attrs`, or by the first value of this column.
 
-    What names neither stays, such as TeX.
+    Other braces are kept, such as those of TeX.
     """
     known = {**(frame.iloc[0].to_dict() if len(frame) else {}), **frame.attrs}
 
@@ -84,6 +84,6 @@ def worded(text: str, frame: pd.DataFrame) -> str:
 
 
 def _plain(value: Any) -> Cell:
-    """Python's own kinds: a column of objects holds what was put there, others NumPy's scalars."""
+    """A value as a plain Python object: columns other than those of objects hold NumPy scalars."""
     plain = value.item() if hasattr(value, "item") else value
     return None if plain is pd.NA else plain

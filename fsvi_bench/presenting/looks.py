@@ -1,4 +1,4 @@
-"""How figures and methods look, the same everywhere; figures as files, and as part of a page that may be light or dark.
+"""The style of figures and methods; figures as files, and as parts of light and dark pages.
 
 Colours are safe for colour-blind readers (Okabe and Ito's palette).
 """
@@ -21,22 +21,22 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.resources import read_yaml
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-#: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
+#: Colours of figures in light mode; the page's style sheet has their dark counterparts under the same names.
 GROUND = {
     "ink": "#1c2127", "muted": "#68707a", "rule": "#dfe3e8", "band": "#f6f7f9", "paper": "#ffffff", "failed": "#b3362b"
 }  # fmt: skip
 ASSETS = Path(__file__).parent / "assets"
 STYLE = ASSETS / "figures.mplstyle"  #: Matplotlib's settings for every figure
 SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: ignore[assignment]
-PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
+PAGE_WIDTH = 7.0  #: inches; the text width of a printed page, at which no letter is smaller than 8 points
 DOTS_PER_INCH = 200
-DOTS_IN_REPORT = 150  #: per inch, where figures are as wide as a page
-NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show
+DOTS_IN_REPORT = 150  #: per inch, for figures as wide as a page
+NO_LOGARITHM = 1e-9  #: a smaller KL is zero up to rounding, and not shown on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour on light and on dark ground, and a marker that tells it apart without colour."""
+    """Colours for light and dark mode, and a marker that identifies it without colour."""
 
     light: str
     dark: str
@@ -49,12 +49,12 @@ _OTHERS = [Look(**look) for look in _LOOKS["others"]]
 
 
 def method_place(method: str) -> tuple[int, str]:
-    """Where a method stands among others: the exact posterior first, methods from outside last, by name."""
+    """Sort key of methods: the exact posterior first, external methods last, by name."""
     return ([*LOOKS].index(method), "") if method in LOOKS else (len(LOOKS), method)
 
 
 def look(method: str) -> Look:
-    """A method's colours and marker. One from outside gets those that its name decides: the same in every report."""
+    """Colours and marker of a method. Those of an external method depend on its name only."""
     return LOOKS.get(method) or _OTHERS[sum(method.encode()) % len(_OTHERS)]
 
 
@@ -64,12 +64,12 @@ def looks(methods: pd.Series[str]) -> pd.DataFrame:
 
 
 def colour_variables(dark: bool) -> dict[str, str]:
-    """Custom properties of the page's style sheet, by name, for every colour of a method."""
+    """Custom properties of the page's style sheet for the colours of methods, by name."""
     return {colour_variable(each): each.dark if dark else each.light for each in (*LOOKS.values(), *_OTHERS)}
 
 
 def colour_variable(each: Look) -> str:
-    """The custom property that holds its colour."""
+    """The custom property with its colour."""
     return f"c-{each.light[1:]}"
 
 
@@ -79,7 +79,7 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def write_figure(figure: Figure, stem: Path, dots_per_inch: int = DOTS_PER_INCH) -> list[Path]:
-    """Writes `stem`.png and `stem`.svg, each whole or not at all; equal figures give equal bytes.
+    """Writes `stem`.png and `stem`.svg atomically; equal figures give equal bytes.
 
     Raises:
         InputError: the folder cannot be written.
@@ -91,7 +91,7 @@ def write_figure(figure: Figure, stem: Path, dots_per_inch: int = DOTS_PER_INCH)
 
 
 def figure_bytes(figure: Figure, name: str, kind: str, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
-    """A figure as `png` or `svg`; its name salts the identifiers within an SVG."""
+    """A figure as `png` or `svg`; the identifiers in an SVG depend on its name."""
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
     with style.context([STYLE, {"svg.hashsalt": name}]):
@@ -101,7 +101,7 @@ def figure_bytes(figure: Figure, name: str, kind: str, dots_per_inch: int = DOTS
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure's place in the page: its markup, the names of its files, its width in CSS pixels, and its words."""
+    """A figure in a page: its markup, width in CSS pixels, texts, and the names of its files."""
 
     svg: Markup
     width: int
@@ -111,7 +111,7 @@ class Drawing:
 
 
 def write_drawing(figure: Figure, name: str, folder: Path, description: str, subject: str = "") -> Drawing:
-    """Writes a figure as PNG and SVG and returns it as it stands in the page.
+    """Writes a figure as PNG and SVG, and returns it for the page.
 
     Raises:
         InputError: the folder cannot be written.
@@ -123,8 +123,8 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
 
 
 def svg_for_page(svg: str) -> str:
-    """The markup of an SVG file to stand within HTML: no style sheet, letters and colours by the page's own."""
-    # Matplotlib repeats each text as a comment; names that end in numbers are those of no reference.
+    """The markup of an SVG file for use in HTML: without its style sheet, and with fonts and colours of the page."""
+    # Matplotlib repeats each text as a comment; nothing refers to identifiers that end in numbers.
     removed = r"<(metadata|style)\b.*?</\1>|<!--.*?-->| id=\"[^\"]*_\d+\"|xlink:(?=href)| font-family: [^;\"]*;?"
     svg = re.sub(removed, "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r"^<svg\b[^>]*?viewBox=\"([^\"]*)\"[^>]*>", r'<svg viewBox="\1" aria-hidden="true">', svg)
@@ -134,7 +134,7 @@ def svg_for_page(svg: str) -> str:
 
 
 def inline_svg(figure: Figure, name: str) -> Markup:
-    """A figure as part of a page whose policy lets no element have a style: its styles become attributes."""
+    """A figure for a page whose policy forbids inline styles: they become attributes."""
 
     def attributes(style: re.Match[str]) -> str:
         return re.sub(r"\s*([\w-]+):\s*([^;]+);?", r' \1="\2"', style[1])

@@ -1,4 +1,4 @@
-"""Records and traces as flat tables, one row per cell and one per trace point; derived, never read back by us."""
+"""Records and traces as flat Parquet tables, with one row per cell and one per trace point; for export only."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
 from fsvi_bench.training.trace import Trace
 
-LIST = "list"  #: of numbers; Arrow has no short name for it
-#: Columns by which rows of the two tables belong together, and those of every record; with Arrow's types.
+LIST = "list"  #: list of numbers, for which Arrow has no short name
+#: Columns, with Arrow types, that link the rows of both tables; then columns that every record has.
 IDENTITY = dict.fromkeys(["cell", "dataset", "split", "method", "family", "seed"], "string")
 IDENTITY |= {"split": "int64", "seed": "int64"}
 WORDS = dict.fromkeys(["status", "reason", "task_sha256", "code_sha256", "hyperparameters"], "string")
@@ -28,7 +28,7 @@ _NESTED = {"kl_marginals": NO_MARGINALS, "overconfidence": dict.fromkeys(Overcon
 _NESTED |= dict.fromkeys(["coverage", "coverage_exact"], dict.fromkeys(LEVELS))
 SCORES = dict.fromkeys(unnested(dict.fromkeys(Scores.model_fields) | _NESTED, "_"), "float64")
 SCORES |= {"singular": "bool", "overconfidence_quantiles": LIST}
-#: Columns that are there whatever the rows hold, so that two exports fit together.
+#: Columns that always exist, so that exports have the same schema.
 TRACE_TYPES = IDENTITY | dict.fromkeys(TRACE_COLUMNS, "float64") | {"steps": "int64"}
 
 
@@ -36,7 +36,7 @@ def write_tables(archive: Store, folder: Path) -> list[tuple[Path, int]]:
     """Writes `records.parquet` and `traces.parquet`; returns each with its number of rows.
 
     Raises:
-        InputError: pyarrow is not installed, the folder cannot be written, or a trace is not one.
+        InputError: pyarrow is not installed, the folder cannot be written, or a trace is not valid.
     """
     records = list(map(record_row, archive.records))
     points = list(trace_rows(archive.records, load_traces(archive.records, archive.root)))
@@ -50,7 +50,7 @@ def write_tables(archive: Store, folder: Path) -> list[tuple[Path, int]]:
 def record_row(record: Record) -> dict[str, Any]:
     """A record without nesting: `option_lr`, `kl`, `overconfidence_smallest`, `seconds_train`, `provenance_torch`, ...
 
-    A setting that is a number here and a word there is a word everywhere; infinite scores are infinite numbers.
+    Infinite scores are infinite numbers.
     """
     nested = {name: getattr(record, name) for name in (*IDENTITY, *WORDS)} | {"option": record.hyperparameters}
     nested |= {"hyperparameters": canonical_json(record.hyperparameters)}
@@ -62,14 +62,14 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def record_frame(records: Sequence[Record]) -> pd.DataFrame:
-    """Such rows as objects, None for what does not apply. The first columns are those of every record."""
+    """Rows of `record_row` with None for values that do not apply. The first columns are those of every record."""
     frame = pd.DataFrame(map(record_row, records), dtype=object)
     frame = frame.reindex(columns=list(dict.fromkeys([*IDENTITY, *WORDS, *SCORES, *frame])))
     return frame.where(frame.notna(), None)
 
 
 def trace_rows(records: Sequence[Record], traces: Mapping[str, Trace]) -> Iterator[dict[str, Any]]:
-    """A row per point of every trace (`record.cell` -> trace)."""
+    """Yields one row per point of every trace (`record.cell` -> trace)."""
     for record in records:
         for point in traces[record.cell].points if record.cell in traces else ():
             yield {name: getattr(record, name) for name in IDENTITY} | vars(point)
@@ -80,13 +80,13 @@ def _word(value: Any) -> str | None:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str | None]) -> Path:
-    """These columns first. By Arrow itself: in pandas what does not apply and what is not a number are one."""
+    """Writes rows, with these columns first. It uses Arrow directly: pandas does not distinguish NA from NaN."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError as error:
-        mend = "in the clone: pip install -c constraints.txt -e '.[export]'"
-        raise InputError(f"Parquet needs pyarrow, which is not installed; {mend}") from error
+        fix = "in the clone, run: pip install -c constraints.txt -e '.[export]'"
+        raise InputError(f"the export needs pyarrow, which is not installed; {fix}") from error
     columns = dict.fromkeys([*types, *(name for row in rows for name in row)])
     table = pa.table({name: _column(pa, [row.get(name) for row in rows], types.get(name)) for name in columns})
     content = io.BytesIO()
@@ -96,7 +96,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], types: Mapping[str, st
 
 
 def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
-    """Turns integers into floats beside floats, numbers into words beside words; nothing at all is of floats."""
+    """A column; if types are mixed, integers become floats and numbers become text. An empty column is of floats."""
     try:
         found = pa.array(values, pa.list_(pa.float64()) if kind == LIST else kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

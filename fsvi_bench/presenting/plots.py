@@ -1,8 +1,8 @@
-"""Figures specified over tidy frames: panels of lines, points, bands, intervals and words, drawn by Matplotlib.
+"""Figures specified over tidy frames: panels of lines, points, bands, intervals and text, drawn with Matplotlib.
 
-A panel shows values along y over places along x; a `horizontal` one shows values along x beside places along y. Some
-values have no place on their axis: 0 on a logarithmic one, infinity, an outlier that would flatten all others. A layer
-with `beyond` shows these as arrows at the edge, with their numbers beside them.
+A panel shows values along y over positions along x, and a `horizontal` one values along x over positions along y. Some
+values cannot be shown on their axis: 0 on a logarithmic one, infinity, or an outlier that would flatten all others. A
+layer with `beyond` shows these as arrows at the edge, labelled with their values.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fsvi_bench.presenting.frames import Frames, select, worded
 from fsvi_bench.presenting.looks import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
-STROKES = ("|", "_", "+", "x")  #: markers without a face
-NEXT_TO_NOTHING = 1e-6  #: in size; less, beyond an axis, is written as 0
+STROKES = ("|", "_", "+", "x")  #: markers without a filled area
+NEXT_TO_NOTHING = 1e-6  #: smaller absolute values beyond an axis are written as 0
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
-FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
+FLATTENED = 5.0  #: outliers are cut off if they would make the axis this many times as long
 Share = Literal["none", "all", "row", "col"]
 Axis = XAxis | YAxis
-Choice = str | list[str] | dict[str, str]  #: one for all, or a column; one after the other; by value
+Choice = str | list[str] | dict[str, str]  #: one for all, or a column; a list to cycle through; or by value
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
 
@@ -43,27 +43,27 @@ class _Spec(BaseModel):
 
 
 class Layer(_Spec):
-    """One kind of mark over the rows of a frame.
+    """One kind of mark for the rows of a frame.
 
-    A `line`, `points` or both (`linepoints`) at (x, y); a `bar` up to there, `width` wide in units of x; a `band` from
-    `low` to `high`; `intervals` likewise, each through a point at (x, y); a level across the panel (`hline` at y,
-    `vline` at x), whose place is a number or a column; `words`, those of the column `text`, at each place.
+    A `line`, `points` or both (`linepoints`) at (x, y); a `bar` up to y, `width` wide in units of x; a `band` from
+    `low` to `high`; `intervals` from `low` to `high`, each through a point at (x, y); a line across the panel (`hline`
+    at y, `vline` at x), at a number or a column; or `words`: the column `text` at each position.
 
     Args:
-        optional: whether no row may be as `where` says; else that is an error.
-        by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
-        take: one point per x, the maximum, median or another such aggregate of the y there.
-        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`, `{column}` for another's.
-        colour, marker, style: one for all, several for the values of `by` in turn, one for each, or a column. The
-            marker may be `none`.
-        fill: how full points are, from 0 (an outline) to 1: a number or a column.
+        optional: whether the selection by `where` may be empty; otherwise that is an error.
+        by: a column; each of its values is drawn separately, with the next colour, marker and line style.
+        take: aggregate of y, such as the maximum or median, for a single point per x.
+        label: for the legend; `{}`, or `{:.2f}`, is the value of `by`, and `{column}` that of another column.
+        colour, marker, style: one for all, a list to cycle through the values of `by`, one for each value, or a column.
+            The marker may be `none`.
+        fill: opacity of the area of points, from 0 (only an outline) to 1: a number or a column.
         alpha: a number or a column.
-        shift: how far to the right of x, so that several stand side by side: a number or a column.
-        every: of a line, which points are marked: every n-th; below 1, a share of the axes.
-        beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
-            stand the least and the greatest of them.
-        stretches: whether the values take part in the limits of such an axis; if not, all of them are beyond it.
-        at: where words stand along the axis of values, from 0 to 1; beyond 1 they stand outside the panel.
+        shift: offset to the right of x: a number or a column.
+        every: which points of a line have markers: every n-th; below 1, a fraction of the axes.
+        beyond: a column. Values outside the axis become arrows at its edge; for each value of the column, the arrows
+            are labelled with the smallest and the largest of them.
+        stretches: whether the values count for the limits of such an axis; if not, all of them are beyond it.
+        at: position of words along the axis of values, from 0 to 1; above 1, outside the panel.
     """
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads the keys of colours as numbers
@@ -93,10 +93,10 @@ class Layer(_Spec):
     at: float = 0.5
 
     def draw(self, values: Axis, frames: Frames) -> pd.DataFrame:
-        """Draws on the panel whose axis of values this is, and returns the marks beyond it.
+        """Draws on the panel that this axis of values belongs to, and returns the marks beyond the axis.
 
         Raises:
-            KeyError: a frame or a column is not there.
+            KeyError: a frame or column does not exist.
         """
         outside = [pd.DataFrame()]
         for rows, look in self._parts(frames):
@@ -134,7 +134,7 @@ class Layer(_Spec):
             axes.plot(x, y, **look)
 
     def marks(self, rows: pd.DataFrame, values: Axis) -> pd.DataFrame:
-        """What may lie beyond the axis of values: values with their ends, places and groups."""
+        """The marks that may be beyond the axis of values: values with their ends, positions and groups."""
         value, place = (self.x, self.y) if values.axis_name == "x" else (self.y, self.x)
         low, high = (self.low, self.high) if self.kind == "intervals" else (value, value)
         columns = {"value": value, "low": low, "high": high, "place": place, "group": self.beyond}
@@ -142,7 +142,7 @@ class Layer(_Spec):
         return found.assign(stretches=self.stretches)
 
     def rows(self, frames: Frames) -> pd.DataFrame:
-        """Raises KeyError for a frame or a column that is not there."""
+        """The rows to draw; raises KeyError if a frame or column does not exist."""
         if self.frame is None:
             return pd.DataFrame()
         rows = select(frames[self.frame], self.where, self.optional)
@@ -154,7 +154,7 @@ class Layer(_Spec):
         return rows
 
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
-        """Rows that look alike, and how; the first of each value of `by` has its label."""
+        """Yields rows that share a style, with the style; the first for each value of `by` has its label."""
         rows = self.rows(frames)
         parts: list[Any] = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
         colour = self.colour
@@ -166,7 +166,7 @@ class Layer(_Spec):
             label = self.label and worded(self.label, part if self.by is None else part.assign(**{"": value}))
             chosen = [_chosen(of, value, turn) for of in (colour, self.marker, self.style, self.alpha, self.fill)]
             columns = [of for of in chosen if of in rows]
-            # The most opaque comes first, and stands in the legend.
+            # The most opaque part comes first, and has the label for the legend.
             for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
                 own: list[Any] = [next(iter(alike[of]), None) if of in rows else of for of in chosen]
                 yield alike, self._look(*own) | {"label": label}
@@ -189,19 +189,19 @@ class Layer(_Spec):
 
 
 class Panel(_Spec):
-    """A panel's words, axes and layers.
+    """The titles, axes and layers of a panel.
 
-    `{column}` in title, x, y and yscale stands for that column's value in the first row of the first layer.
+    `{column}` in title, x, y and yscale is replaced by the value of that column in the first row of the first layer.
 
     Args:
-        horizontal: values run along x.
-        within: the least and the greatest value that have a place on the axis of values, if layers have some beyond it.
-        fence: outliers have no place on it, either: `fence` says which they are.
-        room: share of that axis that is kept free for arrows and numbers, where there are any.
-        names: a column of the first layer's frame that names the places, as the axis's labels.
-        groups: a column likewise; lines separate places of different groups.
-        ticks: at most so many, with numbers as they are read.
-        legend: arguments of Matplotlib's `legend`; None for none.
+        horizontal: whether values run along x.
+        within: the smallest and the largest value on the axis of values, if layers use `beyond`.
+        fence: whether outliers are also beyond this axis; the function `fence` determines them.
+        room: fraction of this axis that is reserved for arrows and numbers, if there are any.
+        names: column of the first layer's frame with names of the positions, used as tick labels.
+        groups: column of the same frame; lines separate positions of different groups.
+        ticks: maximum number of ticks, with readable numbers.
+        legend: arguments of Matplotlib's `legend`; None for no legend.
     """
 
     title: str = ""
@@ -212,7 +212,7 @@ class Panel(_Spec):
     yscale: str = "linear"
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
-    xticks: list[float] | None = None  #: written as numbers on any scale; those beside what is drawn are left out
+    xticks: list[float] | None = None  #: written as numbers on any scale; those outside the axis are left out
     yticks: list[float] | None = None
     ticks: int | None = None
     horizontal: bool = False
@@ -225,12 +225,12 @@ class Panel(_Spec):
     layers: tuple[Layer, ...] = ()
 
     def first(self, frames: Frames) -> pd.DataFrame:
-        """The frame of the first layer that has one, and before it the rows that the layer takes."""
+        """The frame of the first layer that has one, preceded by the rows that the layer selects."""
         frame, layer = next(((frames[of.frame], of) for of in self.layers if of.frame), (pd.DataFrame(), Layer()))
         return pd.concat([select(frame, layer.where, layer.optional), frame])
 
     def fit(self, axes: Axes, frames: Frames) -> None:
-        """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
+        """Sets the scales, and the limits of an axis with values beyond it; panels may share these."""
         axes.set_xscale(self.xscale, **self.model_dump(include={"linthresh"}, exclude_none=True))
         axes.set_yscale(worded(self.yscale, self.first(frames)))
         values = axes.xaxis if self.horizontal else axes.yaxis
@@ -245,7 +245,7 @@ class Panel(_Spec):
         if not len(shown):
             values.set_ticks([])
             return
-        # Limits around what is shown, with room at the edges beyond which there are values.
+        # Limits around the values shown, with room at the edges that have values beyond them.
         scale = values.get_transform()
         ends = scale.transform([shown.min(), shown.max()])
         ends += [-0.1, 0.1] if ends[0] == ends[1] else [0, 0]
@@ -255,7 +255,7 @@ class Panel(_Spec):
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
     def draw_on(self, axes: Axes, frames: Frames) -> None:
-        """Raises KeyError for a frame or a column that is not there."""
+        """Draws the panel; raises KeyError if a frame or column does not exist."""
         values = axes.xaxis if self.horizontal else axes.yaxis
         limits = self.model_dump(include={"xlim", "ylim"}, exclude_none=True)
         if any(layer.beyond for layer in self.layers):
@@ -282,7 +282,7 @@ class Panel(_Spec):
                 axis.set(major_locator=locator, minor_locator=NullLocator(), major_formatter=formatter)
 
     def _name_places(self, axis: Axis, frames: Frames) -> None:
-        """Names the places that the first layer's frame has, in this panel or in others."""
+        """Labels all positions in the first layer's frame, whether in this panel or in others."""
         column = str(self.layers[0].y if self.horizontal else self.layers[0].x)
         named = self.first(frames).drop_duplicates(column).sort_values(column)
         places = named[column]
@@ -298,14 +298,15 @@ class Panel(_Spec):
 
 
 class FigureSpec(_Spec):
-    """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
+    """A figure of panels, row by row.
 
     Args:
-        height: inches, and `row_height` more for each row of panels.
-        columns: at most so many panels in a row; rows are of nearly equal length.
-        title: `{name}` stands for what the first layer's frame has by this name.
-        x, y: below and beside all panels.
-        each: a column; the panels are drawn for each of its values in the first layer's frame, with it as title.
+        height: inches, in addition to `row_height` for each row of panels.
+        columns: maximum number of panels in a row; rows have nearly equal lengths.
+        title: `{name}` is replaced from the first layer's frame.
+        x, y: labels of all panels together.
+        legend: number of columns of a legend below all panels; 0 for none.
+        each: a column; the panels are repeated for each of its values in the first layer's frame, which is their title.
     """
 
     height: float
@@ -322,7 +323,7 @@ class FigureSpec(_Spec):
     panels: tuple[Panel, ...]
 
     def of(self, frames: Frames) -> Figure:
-        """Raises KeyError for a frame or a column that is not there."""
+        """Draws the figure; raises KeyError if a frame or column does not exist."""
         first = self.panels[0].first(frames)
         panels = self.panels if self.each is None else self._repeated(self.each, first[self.each].unique(), frames)
         rows = math.ceil(len(panels) / self.columns)
@@ -345,7 +346,7 @@ class FigureSpec(_Spec):
         return figure
 
     def _add_legend(self, figure: Figure) -> None:
-        """Every label once, those of the fullest panel first."""
+        """Adds a legend with every label once, those of the panel with most labels first."""
         entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
         named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
         figure.legend([*named.values()], [*named], loc="outside lower center", ncols=self.legend)
@@ -355,7 +356,7 @@ class FigureSpec(_Spec):
         for value, panel in product(values, self.panels):
             layers = []
             for layer in panel.layers:
-                layer.rows(frames)  # refuses what no panel at all has; one of them may lack it
+                layer.rows(frames)  # raises if no panel has such rows; a single panel may lack them
                 layers.append(layer.model_copy(update={"where": {**layer.where, column: value}, "optional": True}))
             title = str(value) if panel is self.panels[0] else panel.title
             panels.append(panel.model_copy(update={"layers": tuple(layers), "title": title}))
@@ -363,10 +364,10 @@ class FigureSpec(_Spec):
 
 
 def fence(values: NDArray[np.float64]) -> float:
-    """Above which value a linear axis is cut off: infinite, unless a few outliers would flatten all others.
+    """The value at which a linear axis is cut off: infinity, unless a few outliers would flatten all other values.
 
-    Outliers lie above Tukey's outer fence, Q3 + 3 (Q3 - Q1) (Tukey 1977, Exploratory Data Analysis, section 2D;
-    quartiles by NumPy's rule); they flatten what is left if the axis would be five times as long with them.
+    Outliers are above Tukey's outer fence, Q3 + 3 (Q3 - Q1) (Tukey 1977, Exploratory Data Analysis, section 2D;
+    quartiles as in NumPy). They are cut off if they would make the axis more than five times as long.
     """
     lower, upper = np.quantile(values, [0.25, 0.75]) if len(values) else (0.0, 0.0)
     top = float(upper + FAR_OUT * (upper - lower))
@@ -375,7 +376,7 @@ def fence(values: NDArray[np.float64]) -> float:
 
 
 def readable(value: float) -> str:
-    """`0.1`, `100`, `3·10⁵`, `∞`."""
+    """A readable number: `0.1`, `100`, `3·10⁵`, `∞`."""
     if value == 0 or 1e-3 < abs(value) < 1e4 or not math.isfinite(value):
         return f"{value:g}".replace("inf", "∞").replace("-", "−")
     leading, exponent = f"{value:.6e}".split("e")
@@ -384,7 +385,7 @@ def readable(value: float) -> str:
 
 
 def digits(value: float | None, significant: int = 3) -> str:
-    """A score to three significant digits: `0.0123`, `12.3`, `12,345`, `3.2·10⁻⁵`, `∞`, `–`; `≈ 0` is rounding."""
+    """A score with three digits: `0.0123`, `12.3`, `12,345`, `3.2·10⁻⁵`, `∞`, `–`, or `≈ 0` up to rounding."""
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value) or value == 0:
@@ -399,7 +400,7 @@ def digits(value: float | None, significant: int = 3) -> str:
 
 
 def _locator(axis: Axis, most: int) -> Locator:
-    """At most so many ticks, between powers of ten only where few of these are in view."""
+    """At most this many ticks; between powers of ten only if few of these are in view."""
     if axis.get_scale() != "log":
         return MaxNLocator(most - 1, steps=[1, 2, 5, 10])
     decades = np.ptp(np.log10(axis.get_view_interval()))
@@ -408,7 +409,7 @@ def _locator(axis: Axis, most: int) -> Locator:
 
 
 def beyond(marks: pd.DataFrame, values: Axis) -> pd.DataFrame:
-    """Those of a layer's marks that are beyond the limits, or are not to stretch them; side 0 is below, 1 above."""
+    """The marks of a layer that are beyond the limits, or do not count for them; side 0 is below, 1 above."""
     low, high = values.get_view_interval()
     value, stretches = marks["value"], marks["stretches"]
     above = value > np.where(stretches, high, low)
@@ -416,8 +417,8 @@ def beyond(marks: pd.DataFrame, values: Axis) -> pd.DataFrame:
 
 
 def _number(values: Axis, outside: pd.DataFrame) -> None:
-    """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
-    arrow, to = ("\u2003", " to ") if values.axis_name == "x" else ("\n", " to\n")  # as much room as an arrow takes
+    """Labels the arrows of each group with the smallest and the largest value beyond the axis."""
+    arrow, to = ("\u2003", " to ") if values.axis_name == "x" else ("\n", " to\n")  # as wide as an arrow
     for _, group in outside.groupby(["group", "side"], sort=False):
         side = int(group["side"].iloc[0])
         ends = [0.0 if abs(end) < NEXT_TO_NOTHING else end for end in group["value"].agg(["min", "max"])]
@@ -427,7 +428,7 @@ def _number(values: Axis, outside: pd.DataFrame) -> None:
 
 
 def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[str], look: Look) -> None:
-    """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
+    """Writes text at a fraction of the axis of values: inside the panel at its edges, outside above 1."""
     across = values.axis_name == "x"
     turned = slice(None, None, 1 if across else -1)
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
@@ -442,5 +443,5 @@ def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[
 
 
 def _chosen(of: Any, value: Any, turn: int) -> Any:
-    """What is chosen for the value of `by` that is drawn in this turn."""
+    """The choice for a value of `by`, which is number `turn`."""
     return of[str(value)] if isinstance(of, dict) else of[turn % len(of)] if isinstance(of, list) else of

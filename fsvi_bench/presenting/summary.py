@@ -1,5 +1,5 @@
-"""Records as one tidy frame, a row per cell; cells to rows over splits, one per line of a table and score; and how
-these are written: the result table on a terminal, and the cells of tables there and in reports."""
+"""Records as a tidy frame with one row per cell; summaries over splits, with one row per line of a table and score; and
+how these are written: the result table on a terminal, and cells of tables there and in reports."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import Scores
 
-#: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
+#: Columns of result tables: name -> heading, meaning, and whether narrow tables have it.
 SHOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
 SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
-DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
-ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart
+DIVERGES = [name for name in SCORES if "kl" in name]  #: scores that count as infinite if q diverged
+ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
 CELL = ["dataset", "split", "method", "family", "seed"]
 FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
 STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*Spread._fields, "standard_error"]
 UNLIMITED = 10_000  #: characters
-HUGE = 1e9  #: from here on a number is told by its power of ten
-ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
-OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
+HUGE = 1e9  #: larger numbers are written with powers of ten
+ROUNDING = 1e-9  #: a KL with smaller absolute value is rounding; its size is shown without an error bar
+OWN_PRIOR = "Own prior: the method's model has a different prior from the task, which contributes to its KL."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 MEDIANS = "Medians over splits."
-OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "Of one split each."
+OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
 
 def frame_of(records: Sequence[Record]) -> pd.DataFrame:
-    """One row per record, in their order. Columns: see `fsvi_bench.results`."""
+    """One row per record, in the same order. For the columns see `fsvi_bench.results`."""
     return pd.DataFrame(list(map(_row, records)), columns=None if records else FACTS)
 
 
@@ -56,13 +56,13 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def flat(scores: Scores) -> dict[str, Any]:
-    """Scores by their names, nested ones with a dot."""
-    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only samples have
+    """Scores by name; names of nested scores have a dot."""
+    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # only samples have intervals
     return unnested(named | {"coverage": named["coverage"] or dict.fromkeys(LEVELS)})
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """One entry per key of mappings within mappings. `pandas.json_normalize` turns integers into floats."""
+    """Flattens nested mappings. Unlike `pandas.json_normalize`, it keeps integers as they are."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -73,32 +73,34 @@ def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
 
 
 def shared(frame: pd.DataFrame) -> dict[str, Any]:
-    """What the rows of each column share, or a list of all their different values."""
+    """For each column, the value that all rows share, or a list of the distinct values."""
     found = {str(name): column[~column.astype(str).duplicated()].dropna().tolist() for name, column in frame.items()}
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
 def cells_of(records: Sequence[Record]) -> pd.DataFrame:
-    """The frame of records, with all scores of a summary; and in `words` the settings in which a method's rows differ.
+    """The frame of records with all scores of a summary; `words` has the settings in which a method's rows differ.
 
     Raises:
-        InputError: results of two tasks, or of two versions of the code, stand in for one cell: they are never mixed.
+        InputError: the results of a cell are from two tasks or two versions of the code, which are never mixed.
     """
     frame = frame_of(records)
     for (dataset, split), tasks in frame.groupby(["dataset", "split"])["task_sha256"]:
         if tasks.nunique() > 1:
-            raise InputError(f"the records hold two tasks of {dataset} split {split}; show their results apart")
+            raise InputError(
+                f"the records are of two tasks of {dataset} split {split}; use a separate output folder for each"
+            )
     for cell in frame[frame.duplicated([*CELL, "settings"])].itertuples():
         raise InputError(
-            f"the records hold {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
-            "from two versions of the code or sets of kernels; show their results apart"
+            f"the records have {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
+            "from two versions of the code or sets of kernels; use a separate output folder for each"
         )
     frame = frame.reindex(columns=frame.columns.union(SCORES, sort=False)).astype(dict.fromkeys(SCORES, float))
     return frame.assign(words=_words(frame, records))
 
 
 def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
-    """`name=value` for each setting that varies, and whether the method's model has a prior of its own."""
+    """`name=value` for each setting that varies, and a remark if the method's model has its own prior."""
     settings = [[f"{name}={value}" for name, value in record.hyperparameters.items()] for record in records]
     pairs = frame[["method"]].assign(pair=pd.Series(settings, dtype=object)).explode("pair")
     varies = pairs.groupby(["method", pairs["pair"].str.partition("=")[0]])["pair"].transform("nunique") > 1
@@ -108,13 +110,14 @@ def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
 
 
 def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
-    """By data set, in the cells' order; each row has all `SCORES`, whether they apply or not.
+    """Summaries over splits, by data set in the cells' order; one row per line of a table and score in `SCORES`.
 
-    `cells` counts these, `ok`, `diverged` and `failed` what became of them, and `splits` those that have scores. Seeds
-    are averaged within a split first, so that each split weighs the same. Mean and standard error are over the splits
-    that have scores; these overlap, so that the error understates what a fresh data set would show. In medians,
-    quartiles and ends of the range the KL of a split that diverged is infinite. All are missing where nothing finished,
-    or a finished cell lacks the score. `repeats_kl`: it is the KL of q's moments, and q's own, as for every Gaussian.
+    `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, and `splits` is the number of
+    splits with scores. Seeds are averaged within a split first, so that all splits have equal weight. Mean and standard
+    error are over the splits with scores; since these overlap, the error understates the variation on new data. In
+    medians, quartiles and the range, the KL of a split that diverged is infinite. All are missing if no cell finished
+    or a finished cell lacks the score. `repeats_kl`: the score is the KL of q's moments and equals that of q, as for
+    every Gaussian.
     """
     by_dataset = cells.sort_values("dataset", key=lambda names: pd.factorize(names)[0], kind="stable")
     lines = [line for _, of_row in by_dataset.groupby(ROW, sort=False) for line in _lines(of_row)]
@@ -142,9 +145,9 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def result_table(records: Sequence[Record], width: int) -> Terminal:
-    """Median and quartiles over splits, one line per data set, method, family and settings.
+    """Median and quartiles over splits, with one line per data set, method, family and settings.
 
-    Where `width` is short there are fewer quartiles, and then fewer columns.
+    If `width` is too small, quartiles are left out first, and then columns.
     """
     summary = summary_of(cells_of(records))
     whole = shown_scores(summary)
@@ -160,20 +163,20 @@ def result_table(records: Sequence[Record], width: int) -> Terminal:
     remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, UNITS, MEANS if several else ""]
     remarks += [DIVERGED if lost else "", own_prior(summary)]
     if scores is narrow:
-        remarks.append(f"At {needed[2]} columns all scores are shown.")
+        remarks.append(f"A terminal of {needed[2]} columns shows all scores.")
     elif several and quartiles is not whole:
-        remarks.append(f"At {needed[0]} columns all quartiles are shown.")
+        remarks.append(f"A terminal of {needed[0]} columns shows all quartiles.")
     table.caption = " ".join(filter(None, remarks))
     return table
 
 
 def own_prior(summary: pd.DataFrame) -> str:
-    """What to say beside rows of which some have a prior of their own."""
+    """The remark for tables in which some rows have their own prior; else empty."""
     return OWN_PRIOR if summary["settings"].str.contains('"prior":"own"').any() else ""
 
 
 def shown_scores(summary: pd.DataFrame) -> list[str]:
-    """Scores that a table of these rows shows. For a Gaussian the KL of the moments is the KL."""
+    """The scores that a table of these rows shows. The KL of the moments is left out if all are Gaussian."""
     kl = summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"]
     return [score for score in SHOWN if score != "kl_moment_matched" or not kl.map(math.isfinite).all()]
 
@@ -192,7 +195,7 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
 
 
 def _least_width(table: Terminal) -> int:
-    """Of all columns, with the methods' names on several lines."""
+    """The least width of a table, with the methods' names on several lines."""
     names, console = table.columns[1], Console(width=UNLIMITED)
     names.max_width = names.min_width
     least = Measurement.get(console, console.options, table).maximum
@@ -201,14 +204,14 @@ def _least_width(table: Terminal) -> int:
 
 
 def headings(scores: Sequence[str]) -> list[str]:
-    """Of the cells that `written_rows` gives."""
+    """The headings of the cells from `written_rows`."""
     return ["splits", *(SHOWN[score]["heading"] for score in scores)]
 
 
 def written_rows(
     summary: pd.DataFrame, scores: Sequence[str], form: Callable[[pd.Series], str]
 ) -> Iterator[tuple[pd.Series, list[Written]]]:
-    """The first line of each row of a table, and the row's cells: its splits and these scores."""
+    """Yields the first summary line of each table row, and the cells of the row: its splits and these scores."""
     for _, lines in summary[summary["score"].isin(scores)].groupby(ROW, sort=False):
         first = lines.iloc[0]
         lost = f"({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""
@@ -217,7 +220,7 @@ def written_rows(
 
 
 def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
-    """A line of a summary in this form, or in its place what became of the cells or that the score does not apply."""
+    """A line of a summary in this form, or its status, or a dash if the score does not apply."""
     if not number["ok"]:
         text = {0: "failed", number["cells"]: "diverged"}.get(number["diverged"], "not ok")
     elif math.isnan(number["mean"]):
@@ -231,7 +234,7 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:
-    """`36.7 [36.3, 37.1]`; of equal numbers and of rounding errors the median alone."""
+    """`36.7 [36.3, 37.1]`; only the median for equal numbers and rounding errors."""
     ends = number["lower_quartile"], number["upper_quartile"]
     if not quartiles or number["smallest"] == number["largest"] or max(map(abs, ends)) < ROUNDING:
         return three_digits(number["median"])
@@ -239,7 +242,7 @@ def format_spread(number: pd.Series, quartiles: bool = True) -> str:
 
 
 def three_digits(value: float) -> str:
-    """`0.0123`, `36.7`, `12346`; what is rounding, small or huge by its power of ten."""
+    """`0.0123`, `36.7`, `12346`; rounding errors, small and large numbers with powers of ten."""
     if not math.isfinite(value) or not value:
         return in_words(value)
     size = abs(value)
@@ -249,7 +252,7 @@ def three_digits(value: float) -> str:
 
 
 def format_mean(number: pd.Series) -> str:
-    """`36.71 ± 0.42`: as many decimals as show two digits of the error; what is small or huge in powers of ten."""
+    """`36.71 ± 0.42`, with two digits of the error; small and large numbers with powers of ten."""
     mean, error = number["mean"], number["standard_error"]
     if not math.isfinite(mean):
         return in_words(mean)

@@ -1,4 +1,4 @@
-"""Tables as plain data, rendered for a terminal, in HTML, in Markdown and as CSV."""
+"""Tables as plain data, rendered for a terminal, as HTML, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True)
 class Written:
-    """A cell that is not written as its value alone would be; `best` is bold."""
+    """A cell whose text differs from that of its value; `best` is bold."""
 
-    value: str | float | None  #: what a page sorts by, and CSV has
+    value: str | float | None  #: for sorting, and for CSV
     text: str
-    note: str = ""  #: behind the text, such as a standard error; quieter where that can be
-    interval: str = ""  #: on pages only, where a reader asks for it
+    note: str = ""  #: follows the text, such as a standard error; de-emphasised if possible
+    interval: str = ""  #: shown on pages on request
     best: bool = False
 
     def __str__(self) -> str:
@@ -39,14 +39,14 @@ Cell = str | int | float | None | Written
 
 
 def in_words(value: str | float | None, digits: int = 4) -> str:
-    """A number to so many digits, infinity as its sign, and a dash for what does not apply."""
+    """A number to this many digits, `∞` for infinity, and a dash for None."""
     if value is None:
         return "–"
     return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
 
 
 class Table(BaseModel):
-    """Numbers and words; None stands for what does not apply."""
+    """Rows of numbers and text; None means not applicable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     title: str = ""
@@ -54,8 +54,8 @@ class Table(BaseModel):
     rows: Sequence[Sequence[Cell]]
 
     def terminal(self, sections: bool = False) -> Terminal:
-        """Numbers to four digits, to the right; words to the left. With `sections` a line follows where the first
-        column changes."""
+        """A table for the terminal: numbers with four digits, right-aligned; text left-aligned. With `sections`, a rule
+        separates rows with different first columns."""
         table = Terminal(box=box.SIMPLE_HEAD, title=self.title, pad_edge=False)
         table.title_justify = table.caption_justify = "left"
         for heading, words in zip(self.columns, self._of_words(), strict=True):
@@ -74,15 +74,15 @@ class Table(BaseModel):
         groups: Mapping[str, str] = {},
         by: str = "",
     ) -> Markup:
-        """Head and bodies for a `<table>`, which a page's script sorts. What is `Markup` in a cell stays as it is.
+        """Head and bodies of a `<table>`, sortable by the script of the page. `Markup` in a cell is not escaped.
 
         Args:
-            meanings: heading -> what it means.
-            marker: what stands before a row's name, which is its first cell.
-            reference: the name of rows that stand apart, above the others.
-            form: how cells are written that are no `Written` ones.
-            groups: heading -> what stands above it, and above the headings beside it that have the same.
-            by: the heading that the rows are already sorted by.
+            meanings: heading -> its meaning.
+            marker: markup before a row's name, which is its first cell.
+            reference: name of rows that are shown separately, above the others.
+            form: how to write cells that are not `Written`.
+            groups: heading -> group heading, shared by neighbouring headings.
+            by: heading that the rows are sorted by already.
         """
         columns = list(zip(self.columns, self._of_words(), strict=True))
         rows = [[_written(cell, form) for cell in row] for row in self.rows]
@@ -93,7 +93,7 @@ class Table(BaseModel):
         return Markup(_template().render(context, columns=columns, rows=rows))
 
     def markdown(self) -> str:
-        """Columns of numbers to the right; a bar within words would end a cell."""
+        """A Markdown table: numbers are right-aligned, and `|` within text is escaped."""
         lines = [self.columns, ["---" if words else "---:" for words in self._of_words()]]
         lines += [[f"**{cell}**" if cell.best else str(cell) for cell in map(_written, row)] for row in self.rows]
         return "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines)
@@ -106,7 +106,7 @@ class Table(BaseModel):
 
 
 def templates(*folders: Path, **options: Any) -> Environment:
-    """Templates of these folders, in which a line of nothing but a block leaves none."""
+    """Templates from these folders; a line with only a block tag leaves no blank line."""
     return Environment(loader=FileSystemLoader(folders), trim_blocks=True, lstrip_blocks=True, **options)
 
 
@@ -116,14 +116,14 @@ def _template() -> Template:
 
 
 def facts(lines: Mapping[str, str], title: str = "") -> Terminal:
-    """A table of one statement per line, without headings."""
+    """A table with one name and value per line, without headings."""
     table = Table(title=title, columns=("", " "), rows=list(lines.items())).terminal()
     table.show_header = False
     return table
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """All tables one after the other, each under its title."""
+    """All tables as CSV, each below its title."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for place, table in enumerate(tables):

@@ -1,7 +1,7 @@
-"""Many cells' traces to one curve: mean and spread of a score after so many steps, or so many seconds.
+"""Combines the traces of many cells into one curve: mean and spread of a score against steps or seconds.
 
-A trace that ended early keeps its last point: its method's posterior stays what it was. A cell whose posterior has
-diverged has NaN for its scores; here it counts as infinite, since every traced score is the better the less it is.
+A trace that ended early keeps its last point, since its posterior no longer changes. A cell whose posterior has
+diverged has NaN scores; they count as infinite here, since lower is better for every traced score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fsvi_bench.training.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The scores that a trace follows, and what figures call them.
+#: Scores of traces -> their labels in figures.
 TRACED = {
     "kl": "KL(q ‖ exact), nats",
     "nlpd": "NLPD, nats per point",
@@ -29,17 +29,17 @@ TRACED = {
     "nlpd_moment_matched": "NLPD of q's moments",
     "loss": "loss, nats",
 }
-MAX_SECONDS = 200  #: points of a curve against seconds; with more, they are thinned evenly by rank
-MAX_SERIES = 300  #: curves of single traces that a logger is given
-SHORT = ["mean", "sd", "min", "q25", "median", "q75", "max"]  #: for the fields of `Spread`
-HUGE = 1e300  #: stands for infinity in quantiles: between infinite neighbours NumPy's are NaN
-LOGARITHMIC_FROM = 20.0  #: a curve of positive values that span a larger factor has a logarithmic axis
+MAX_SECONDS = 200  #: maximum number of points of a curve against seconds; more are thinned evenly by rank
+MAX_SERIES = 300  #: maximum number of curves of single traces for a logger
+SHORT = ["mean", "sd", "min", "q25", "median", "q75", "max"]  #: short names for the fields of `Spread`
+HUGE = 1e300  #: replaces infinity in quantiles, where NumPy returns NaN between infinite neighbours
+LOGARITHMIC_FROM = 20.0  #: a curve of positive values with a larger range has a logarithmic axis
 
 
 class Spread(NamedTuple):
-    """One score over cells at one place.
+    """The spread of one score over cells.
 
-    The standard deviation (n − 1 in the denominator) is NaN for a single cell and where some cell's score is infinite.
+    The standard deviation (with n − 1 in the denominator) is NaN for a single cell, and if a score is infinite.
     Quartiles are linear interpolations between order statistics.
     """
 
@@ -53,7 +53,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(values: NDArray[np.float64]) -> Spread:
-    """The spread of one score's values over cells; infinite ones are allowed."""
+    """The spread of one score over cells; infinite values are allowed."""
     quantiles = np.quantile(np.minimum(values, HUGE), np.linspace(0, 1, 5)).tolist()
     infinite = [math.inf if each > HUGE / 10 else each for each in quantiles]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -61,11 +61,11 @@ def spread_of(values: NDArray[np.float64]) -> Spread:
 
 
 def spread_along(traces: Sequence[Trace], score: str, along: Literal["steps", "seconds"] = "steps") -> pd.DataFrame:
-    """The spread over the traces, one row for each place at which some trace has a point.
+    """The spread over traces, with one row for each place (step or second) at which some trace has a point.
 
-    Between its points a trace keeps the last one: what is known at a time is what was last looked at. Left out are
-    places before some trace begins, and those where some trace lacks the score, as a mixture's NLPD before the end or
-    the loss of a method that has none. Of more than `MAX_SECONDS` times, so many are kept, both ends among them.
+    Between its points, a trace keeps the value of the last one. Places are left out before all traces have started, and
+    where a trace lacks the score, such as the NLPD of a mixture before the end, or the loss of a method without one. At
+    most `MAX_SECONDS` times are kept, including both ends.
 
     Args:
         score: one of `TRACED`.
@@ -81,10 +81,10 @@ def spread_along(traces: Sequence[Trace], score: str, along: Literal["steps", "s
 
 
 def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
-    """Rows for a logger of curves: the traces' spread against steps and against seconds, and each trace's own points.
+    """Rows for a logger of curves: the spread of traces against steps and seconds, and the points of each trace.
 
-    Their names are `by_steps/kl/median`, `by_seconds/nlpd/q25`, `problem/NAME/loss` and so on, with the place itself as
-    `steps` or `seconds`. Of many traces only the first have curves of their own, `MAX_SERIES` in all.
+    The names are `by_steps/kl/median`, `by_seconds/nlpd/q25`, `problem/NAME/loss` and so on, with the place as `steps`
+    or `seconds`. Only the first traces have separate curves, `MAX_SERIES` in total.
     """
     rows: dict[tuple[str, float], dict[str, float]] = defaultdict(dict)
     for axis, score in product(("steps", "seconds"), TRACED):
@@ -100,10 +100,10 @@ def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
 
 
 def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
-    """Scores against steps, one panel each: median, mean, quartiles and extremes; None if there is no curve to draw.
+    """Scores against steps, one panel each: median, mean, quartiles and extremes; None if there is nothing to draw.
 
-    A curve has two places at least. Those of the moments are drawn only if q's cannot be, and what is infinite is left
-    out.
+    A curve needs at least two places. Scores of the moments are drawn only if those of q cannot be, and infinite values
+    are left out.
     """
     from fsvi_bench.presenting.looks import SPECS
     from fsvi_bench.presenting.plots import FigureSpec

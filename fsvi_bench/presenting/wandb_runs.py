@@ -1,7 +1,7 @@
-"""Results to W&B: one run per data set, method, family and settings, as soon as its cells are done.
+"""Logs results to W&B: one run per data set, method, family and settings, as soon as its cells are done.
 
-Records are on disk before W&B hears of them, and W&B has a process of its own: its threads can hold up or end the one
-they are in. `wandb/logged` in the output folder marks what was logged; the next run logs what is missing.
+Records are written to disk before they are sent. W&B runs in a separate process, because its threads can block or end
+the process they are in. `wandb/logged` in the output folder marks what was logged; the next run logs the rest.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from fsvi_bench.running.cell import Record, content_sha256
 from fsvi_bench.running.executors import Worker, read_answer, start_worker
 from fsvi_bench.running.store import load_traces, paths_of
 
-SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
-#: What computed the results is in a run's config; what sends them is of no interest.
+SECONDS = (
+    240.0  #: time limit for a run: half for waiting for other commands, half more than the sum of W&B's own limits
+)
+#: The config has the provenance of the results; W&B need not record the process that sends them.
 _OFF = ["DISABLE_CODE", "_DISABLE_META", "_DISABLE_STATS", "_DISABLE_MACHINE_INFO", "FINISH_TIMEOUT_RAISES"]
 SETTINGS = {"INIT_TIMEOUT": "20", "LOGIN_TIMEOUT": "20", "FINISH_TIMEOUT": "60", "CONSOLE": "off"}
 SETTINGS |= {"ERROR_REPORTING": "false", **dict.fromkeys(_OFF, "true")}
 SETTINGS = {f"WANDB_{name}": value for name, value in SETTINGS.items()}
-#: Meant for one run of the user's own: they would make one run of all of ours.
+#: Variables that are meant for a single run of the user: they would merge all of our runs into one.
 OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_SERVICE")
 CONFIG = r"^(dataset|split|method|family|seed|\w+_sha256|option_.+|provenance_(?!seeds|started).+)$"  #: columns
-#: What a person is told, given the reason and the output folder.
+#: Messages for the user; the placeholders are the reason and the output folder.
 NOTES = {
-    "offline": "W&B did not go online ({}); its runs are kept in {}/wandb, and `wandb sync` sends them",
-    "stopped": "W&B logging stopped ({}); the records are complete in {}, and the same command again logs what is "
-    "missing",
+    "offline": "W&B could not go online ({}); its runs are stored in {}/wandb: upload them with `wandb sync`",
+    "stopped": "W&B logging stopped ({}); all records are in {}: rerun the command to log the missing runs",
 }
 
 
 def wandb_mode(wanted: str) -> str:
-    """`auto` is what $WANDB_MODE says, else online where a key is set up (environment or netrc), else offline.
+    """The mode; `auto` means that of $WANDB_MODE, else online if there is a key (environment or netrc), else offline.
 
     Raises:
         InputError: the mode is unknown.
@@ -58,22 +59,22 @@ def wandb_mode(wanted: str) -> str:
 
     if wanted not in ("auto", "online", "offline", "off"):
         raise InputError(f"--wandb is '{wanted}', expected auto, online, offline or off")
-    told = {"online": "online", "offline": "offline", "disabled": "off"}.get(os.environ.get("WANDB_MODE", ""))
+    environment = {"online": "online", "offline": "offline", "disabled": "off"}.get(os.environ.get("WANDB_MODE", ""))
     server = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     usual = "online" if os.environ.get("WANDB_API_KEY") or get_netrc_auth(server) else "offline"
-    return wanted if wanted != "auto" else told or usual
+    return wanted if wanted != "auto" else environment or usual
 
 
 class WandbUploads(AbstractContextManager["WandbUploads"]):
-    """`log` takes a group of records whose cells are all done and returns at once; only an end without errors waits."""
+    """Uploads groups of finished records in the background; waits for them at the end, unless there was an error."""
 
     def __init__(self, mode: str, folder: Path, seconds: float = SECONDS) -> None:
         self.mode, self.folder, self.seconds = mode, folder, seconds
-        self.kept = 0  #: runs that only `wandb sync` will send
-        self.notes: dict[str, str] = {}  #: why some are not online (`offline`) or not logged (`stopped`)
+        self.kept = 0  #: number of runs that are stored offline
+        self.notes: dict[str, str] = {}  #: why some runs are not online (`offline`) or not logged (`stopped`)
         self._calls: list[Future[dict[str, str]]] = []
         self._temporary = tempfile.TemporaryDirectory(prefix="fsvi-", ignore_cleanup_errors=True)
-        self._calling = ThreadPoolExecutor(1)  # so that nobody waits for W&B's process
+        self._calling = ThreadPoolExecutor(1)  # so that the run does not wait for W&B
         self._worker: Worker | None = None
 
     def log(self, group: Sequence[Record]) -> None:
@@ -93,7 +94,7 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
                 error = call.exception(self.seconds)
                 self.notes = ({"stopped": in_one_line(error)} if error else call.result()) | self.notes
                 self.kept += self.mode == "offline" and error is None
-        except TimeoutError:  # what is behind it would get none either
+        except TimeoutError:  # the later calls would not be answered either
             self.notes.setdefault("stopped", f"no answer in {self.seconds:g} s")
         finally:
             if self._worker is not None:
@@ -108,7 +109,7 @@ def _answer(worker: Worker, call: Callable[[], dict[str, str]]) -> dict[str, str
 
 
 def _begin(mode: str, folder: str, temporary: str) -> None:
-    """W&B's process is silent and writes nowhere else."""
+    """Prepares the process for W&B: without output, and with temporary files in one folder."""
     users = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RUN}
     usual = {"PROJECT": "fsvi-bench", "DATA_DIR": f"{folder}/data", "CACHE_DIR": f"{folder}/cache"}
     usual = {f"WANDB_{name}": value for name, value in usual.items()}
@@ -118,7 +119,7 @@ def _begin(mode: str, folder: str, temporary: str) -> None:
 
 
 def log_once(group: Sequence[Record], folder: Path, marker: Path, patience: float) -> dict[str, str]:
-    """Logs a group unless another command just has; offline, and says why, where that works and online does not."""
+    """Logs a group, unless another command has done so. If online fails, logs offline and returns the reason."""
     with FileLock(folder / "wandb" / "logged.lock", timeout=patience):
         if is_file(marker):
             return {}
@@ -135,7 +136,7 @@ def log_once(group: Sequence[Record], folder: Path, marker: Path, patience: floa
 
 
 def upload(group: Sequence[Record], folder: Path, mode: Any) -> None:
-    """Makes a run, whole or not at all."""
+    """Creates a complete W&B run, or none."""
     import wandb
 
     words = [group[0].dataset, group[0].method, group[0].family]
@@ -145,17 +146,19 @@ def upload(group: Sequence[Record], folder: Path, mode: Any) -> None:
     try:
         with run:
             fill(run, group, folder)
-        write_atomically(home / "probe", bytes(1 << 18))  # W&B does not report a full disk, and may cut its file short
+        write_atomically(
+            home / "probe", bytes(1 << 18)
+        )  # fails on a full disk, which W&B does not report although it truncates its file
     except BaseException:
-        shutil.rmtree(home, ignore_errors=True)  # or it might be sent beside the whole one of the next attempt
+        shutil.rmtree(home, ignore_errors=True)  # else `wandb sync` might send it in addition to the next attempt
         raise
     finally:
-        wandb.teardown()  # its service has files open until then
+        wandb.teardown()  # closes the files of its service
 
 
 def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
-    """Config, curves, tables, a figure, artifacts and a summary."""
-    import matplotlib.pyplot  # noqa: F401  # `Image` takes it to be there
+    """Logs the config, curves, tables, a figure, artifacts and a summary."""
+    import matplotlib.pyplot  # noqa: F401  # `Image` expects it to be imported
     import wandb
 
     cells, traces = record_frame(group).sort_values(["split", "seed"]), load_traces(group, folder)
@@ -170,7 +173,7 @@ def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
     if figure := curves_figure(list(traces.values()), run.name):
         run.log({"curves": wandb.Image(figure)})
     for kind, names in {"posterior": ["posterior.safetensors"], "result": ["record.json", "trace.csv"]}.items():
-        name = f"{run.name[:90]}-{group[0].row[:12]}-{kind}"  # that of the next run's, which is a new version
+        name = f"{run.name[:90]}-{group[0].row[:12]}-{kind}"  # the next run has the same name, and adds a version
         facts = {name: getattr(group[0], name) for name in ("dataset", "method", "family")}
         artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", name), kind, metadata=facts)
         for path in paths_of(group, folder, names):

@@ -1,4 +1,4 @@
-"""A plan is what a run set out to do, a cell is what is computed, a record is what came out: all plain data."""
+"""Plans (what a run computes), cells (the units of computation) and records (their results), all as plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fsvi_bench.scoring.scores import Scores, not_a_number
 if TYPE_CHECKING:
     from fsvi_bench.tasks.frozen import FrozenTask
 
-#: Part of a path, so it holds no separator, and it is short enough for one.
+#: Part of a path: short, and without separators.
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,200}$")]
 
 
@@ -28,46 +28,46 @@ class _Plain(BaseModel):
 
 
 class _Named:
-    """What a cell and its record are called, from the fields that both have."""
+    """The names of a cell and its record, derived from their common fields."""
 
     @property
     def name(self: Any) -> str:
-        """For people: data set, split, method and family, and the seed unless it is the first."""
+        """For display: data set, split, method and family, and the seed unless it is 0."""
         seed = f" seed {self.seed}" if self.seed else ""
         return f"{self.dataset} split {self.split} {self.method} {self.family}{seed}"
 
     @cached_property
     def row(self: Any) -> str:
-        """Names the row of the result table that it belongs to."""
+        """Hash that identifies its row in the result table."""
         return sha256_of_json([self.dataset, self.method, self.family, self.hyperparameters])
 
     @property
     def folder(self: Any) -> str:
-        """Where its files lie beneath the output folder."""
+        """The folder of its files, relative to the output folder."""
         name = f"split-{self.split:02d}-seed-{self.seed}-{self.key[:12]}"
         return f"cells/{self.dataset}/{self.method}-{self.family}/{name}"
 
 
 class Cell(_Plain, _Named):
-    """One task, one method with its settings, one seed: all that decides a result, and nothing else."""
+    """One task, one method with its settings, and one seed: everything that determines a result, and nothing else."""
 
-    task_sha256: str  #: empty if the task is not known yet
+    task_sha256: str  #: empty while the task is not known
     dataset: Name
     split: int
     method: Name
     family: Family
     hyperparameters: dict[str, Any]
     seed: int
-    code_sha256: str  #: of the code that decides the result: `running.provenance.decisive_sha256`
+    code_sha256: str  #: hash of the code that determines the result, see `running.provenance.decisive_sha256`
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 that names the cell's folder; any change of what decides the result changes it."""
+        """SHA-256 that names the cell's folder; it changes with anything that determines the result."""
         return sha256_of_json(self.model_dump(mode="json"))
 
 
 class Seconds(_Plain):
-    """Wall-clock seconds of one cell. `train` is the batch's time over its size; imports are not in it."""
+    """Wall-clock seconds of one cell. `train` is the time of the batch divided by its size, without imports."""
 
     train: float
     batch_train: float
@@ -76,10 +76,10 @@ class Seconds(_Plain):
 
 
 class Record(_Plain, _Named):
-    """One cell's outcome, `fsvi-record/1`. Infinite scores are the string "Infinity"; what does not apply is null."""
+    """The outcome of one cell, `fsvi-record/1`. Infinite scores are the string "Infinity"; null: not applicable."""
 
     format: Literal["fsvi-record/1"] = "fsvi-record/1"
-    cell: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  #: the cell's key; empty without a task
+    cell: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  #: key of the cell; empty without a task
     dataset: Name
     split: int
     method: Name
@@ -91,31 +91,31 @@ class Record(_Plain, _Named):
     status: Status
     reason: str | None
     scores: Scores | None
-    work: dict[str, int] | None = None  #: gradients, and the rows and samples behind them; null where none were taken
-    details: dict[str, float] | None = None  #: of the method's own, such as a sparsity
+    work: dict[str, int] | None = None  #: gradients, and the rows and samples they used; null if there were none
+    details: dict[str, float] | None = None  #: quantities specific to the method, such as a sparsity
     seconds: Seconds | None
     provenance: dict[str, Any]
 
     @property
     def key(self) -> str:
-        """The cell's."""
+        """The key of the cell."""
         return self.cell
 
     @model_validator(mode="after")
     def _scores_are_numbers(self) -> Record:
         if self.scores is not None and (names := not_a_number(self.scores)):
-            raise ValueError(f"{', '.join(names)} not numbers")
+            raise ValueError(f"these scores are not numbers: {', '.join(names)}")
         return self
 
 
 def record_of(cell: Cell, provenance: Mapping[str, Any], /, **outcome: Any) -> Record:
-    """What became of a cell, `ok` unless the outcome says otherwise."""
+    """The record of a cell, with status `ok` unless the outcome has another one."""
     usual = {"cell": cell.key, "status": "ok", **dict.fromkeys(("reason", "scores", "seconds"))}
     return Record.model_validate({**cell.model_dump(), **usual, **outcome, "provenance": provenance})
 
 
 def content_sha256(row: Sequence[Record]) -> str:
-    """Changes with a row's cells, and whenever one is computed again; a refused task is known by its reason."""
+    """Hash that changes with a row's cells and when one is recomputed; a refused task is identified by its reason."""
     cells = [
         [r.cell, r.split, r.seed, r.status, str(r.provenance.get("started") if r.task_sha256 else r.reason)]
         for r in row
@@ -124,7 +124,7 @@ def content_sha256(row: Sequence[Record]) -> str:
 
 
 class PlannedTask(_Plain):
-    """A split and its task, or why it has none; neither as long as that is not known."""
+    """A split with its task, or the reason why it has none; neither while that is not known."""
 
     dataset: str
     split: int
@@ -145,18 +145,18 @@ class Variant(_Plain):
     hyperparameters: dict[str, Any]
     seeds: tuple[int, ...]
     code_sha256: str
-    datasets: tuple[str, ...] | None = None  #: on which it is run; None for all of the plan's
+    datasets: tuple[str, ...] | None = None  #: data sets to run it on; None for all of the plan
 
     def is_for(self, dataset: str) -> bool:
-        """Whether the plan has it on a data set."""
+        """Whether it is run on a data set."""
         return self.datasets is None or dataset in self.datasets
 
 
 class Plan(_Plain):
     """All cells of one command, `fsvi-plan/1`: each variant on each task with each of its seeds.
 
-    It is kept beside the records. With it a folder can tell what is still missing, and which of its records are of
-    earlier code, settings or tasks.
+    It is stored with the records. It shows which cells are missing, and which records belong to earlier code, settings
+    or tasks.
     """
 
     format: Literal["fsvi-plan/1"] = "fsvi-plan/1"
@@ -164,27 +164,27 @@ class Plan(_Plain):
     tasks: tuple[PlannedTask, ...]
     variants: tuple[Variant, ...]
     provenance: dict[str, Any]
-    # What a plan has as long as its command runs:
-    given: tuple[Any, ...] = Field(default=(), exclude=True)  #: the `FrozenTask`s of files
-    methods: dict[str, Any] = Field(default={}, exclude=True)  #: a `MethodEntry` for each method's name
-    unused: tuple[str, ...] = Field(default=(), exclude=True)  #: flags that no chosen method has a use for
+    # Not stored:
+    given: tuple[Any, ...] = Field(default=(), exclude=True)  #: the `FrozenTask`s given as files
+    methods: dict[str, Any] = Field(default={}, exclude=True)  #: name -> `MethodEntry`
+    unused: tuple[str, ...] = Field(default=(), exclude=True)  #: flags without effect on the chosen methods
 
     @property
     def name(self) -> str:
-        """The same for the same command: neither the code nor what its tasks turned out to be is part of it."""
+        """Equal for equal commands: it depends neither on the code nor on the fitted tasks."""
         asked = sorted([t.dataset, t.split] for t in self.tasks)
-        # Without `datasets` where these are all, as in older plans.
+        # Default values are left out, as in older plans.
         rows = [v.model_dump(mode="json", exclude={"code_sha256"}, exclude_defaults=True) for v in self.variants]
         return sha256_of_json([asked, rows])[:16]
 
     @property
     def splits(self) -> list[tuple[str, int]]:
-        """(data set, split) of those tasks that no file gives."""
+        """(data set, split) of the tasks that are not given as files."""
         given = {(task.dataset, task.split) for task in self.given}
         return [task.place for task in self.tasks if task.place not in given]
 
     def bind(self, tasks: Iterable[FrozenTask], refusals: Mapping[tuple[str, int], str], device: str) -> Plan:
-        """The plan once its tasks are known, or why there are none."""
+        """The plan with its tasks, or with the reasons why they were refused."""
         known, now = {(task.dataset, task.split): task.sha256 for task in tasks}, datetime.now(UTC)
         bound = tuple(
             task.model_copy(update={"task_sha256": known.get(task.place), "refused": refusals.get(task.place)})
@@ -193,13 +193,13 @@ class Plan(_Plain):
         return self.model_copy(update={"tasks": bound, "written": now, "provenance": provenance(device, 0, now)})
 
     def cells(self, refused: bool = False) -> Iterator[Cell]:
-        """Every cell, or every one whose task was refused; data set by data set: few tasks are in use at once."""
+        """All cells with a task, or those whose task was refused; by data set, so that few tasks are in use at once."""
         for dataset in dict.fromkeys(task.dataset for task in self.tasks):
             tasks = [task for task in self.tasks if task.dataset == dataset and (task.refused is not None) == refused]
             for variant in (each for each in self.variants if each.is_for(dataset)):
                 own = {name: getattr(variant, name) for name in ("method", "family", "hyperparameters", "code_sha256")}
                 for task, seed in product(tasks, variant.seeds):
-                    # All of it is validated already, and there may be 100,000.
+                    # The fields are validated already, and there may be 100,000 cells.
                     place: dict[str, Any] = {"dataset": dataset, "split": task.split, "seed": seed}
                     yield Cell.model_construct(**place, task_sha256=task.task_sha256 or "", **own)
 

@@ -1,8 +1,8 @@
-"""Where independent calls are made, several at once: in processes of this machine, or elsewhere.
+"""Executors make independent calls in parallel: in processes on this machine, or elsewhere.
 
-Processes have one thread each: small linear algebra is slower on two threads than on one. Every worker has a pipe of
-its own, and a thread that waits for its answers. The process pools of `concurrent.futures` and loky share one queue of
-results: a death ends the pool, and one in the middle of a result leaves their reader waiting for the rest.
+Processes have one thread each, because small linear algebra is slower on two threads than on one. Every worker has its
+own pipe, and a thread that waits for its answers. The process pools of `concurrent.futures` and loky share one queue of
+results instead: the death of a worker ends the pool, and if it dies while sending a result, the reader hangs.
 """
 
 from __future__ import annotations
@@ -37,56 +37,56 @@ if TYPE_CHECKING:
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
-#: How many calls there is room for, when asked, and what has `answer` called elsewhere.
-Crew = tuple[Callable[[], int], Callable[[bytes], Future[bytes]]]
-RETRIES = 3  #: how often a call is made again whose worker or node was lost; its own exception is never tried again
+#: A function for the number of calls that fit at present, and one that submits a pickled call to `answer` in a worker.
+Pool = tuple[Callable[[], int], Callable[[bytes], Future[bytes]]]
+RETRIES = 3  #: how often a call is repeated after its worker or node was lost; a call's own exception is final
 
 
 class WorkerDied(RuntimeError):
-    """A worker process was killed (out of memory, say) or crashed while it was at a call."""
+    """A worker process crashed or was killed during a call, for example because it ran out of memory."""
 
 
 class Executor(ABC):
-    """Makes calls of a module's function with arguments and results that pickle."""
+    """Calls a function of a module in parallel; arguments and results are pickled."""
 
     @property
     @abstractmethod
     def workers(self) -> int:
-        """How many calls are made at once; work that can be split is split into as many parts."""
+        """Number of parallel calls; work that can be split is split into this many parts."""
 
     @property
     @abstractmethod
     def has_gpu(self) -> bool:
-        """Whether calls can compute on a CUDA GPU; on a cluster this process's machine need not have one."""
+        """Whether calls can use a CUDA GPU; on a cluster, this machine need not have one."""
 
     @abstractmethod
     def on(self, device: Device) -> Executor:
-        """The executor for calls that compute on this device: how many fit at once depends on it."""
+        """The executor for calls on this device, which decides how many calls fit in parallel."""
 
     @abstractmethod
-    def hire(self) -> AbstractContextManager[Crew]:
-        """Those who make calls until the block ends."""
+    def open_pool(self) -> AbstractContextManager[Pool]:
+        """Starts workers, which are stopped at the end of the block."""
 
     def result(self, future: Future[bytes]) -> bytes:
-        """Of a call that was answered; raises WorkerDied if its worker was lost."""
+        """The answer to a finished call; raises WorkerDied if its worker was lost."""
         return future.result()
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
     ) -> Iterator[tuple[Argument, Result | Exception]]:
-        """(argument, result) as each call finishes, in any order.
+        """Yields (argument, result) as calls finish, in any order.
 
-        `arguments` is read no faster than workers take from it, so that a long list need not be in memory as a whole. A
-        call's own exception (TaskRefused, ArithmeticError, RuntimeError) is its result, and the others go on. A call
-        whose worker was lost is made again elsewhere; one that goes on losing its worker has `WorkerDied` for its
-        result. When the iteration ends early, by an error or Ctrl-C, running calls are given up.
+        `arguments` is read only as fast as workers need it, so that a long iterable is never in memory as a whole. If a
+        call raises TaskRefused, ArithmeticError or RuntimeError, the exception is its result and the other calls
+        continue. If its worker is lost, a call is repeated elsewhere; after `RETRIES` repetitions its result is
+        `WorkerDied`. If the iteration ends early, by an error or Ctrl-C, running calls are cancelled.
 
         Raises:
-            InputError: a call's input was the user's mistake, which would be every other call's too.
+            InputError: a call found a mistake of the user, which affects all calls.
         """
         rest: Iterator[tuple[Argument, int]] = zip(arguments, repeat(0))
         calls: dict[Future[bytes], tuple[Argument, int]] = {}
-        with self.hire() as (room, submit):
+        with self.open_pool() as (room, submit):
             while True:
                 for argument, attempt in islice(rest, max(0, max(1, room()) - len(calls))):
                     calls[submit(pickle.dumps(partial(function, argument)))] = argument, attempt
@@ -100,26 +100,26 @@ class Executor(ABC):
                         if attempt < RETRIES:
                             rest = chain([(argument, attempt + 1)], rest)
                         else:
-                            yield argument, WorkerDied(f"{error}; it was tried {attempt + 1} times")
+                            yield argument, WorkerDied(f"{error}; {attempt + 1} attempts were made")
                     else:
                         yield argument, outcome_of(read_answer, answered)
 
 
-# Calls and answers travel as bytes: left to themselves, multiprocessing and Ray would put every tensor into shared
-# memory, and run out of it.
+# Calls and answers are sent as bytes: otherwise multiprocessing and Ray would put every tensor into shared memory, and
+# exhaust it.
 
 
 def answer(call: bytes) -> bytes:
-    """Runs in a worker: makes a pickled call, and pickles its result or what it raised."""
+    """Runs in a worker: makes a pickled call, and pickles its result or its exception."""
     try:
         return pickle.dumps((pickle.loads(call)(), None))
     except BaseException as error:
-        error.add_note(format_exc())  # where in the worker it was
+        error.add_note(format_exc())  # the traceback in the worker
         return pickle.dumps((None, _portable(error)))
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The error, or one that says the same if it does not survive pickling."""
+    """The error, or a RuntimeError with the same message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
         return error
@@ -128,7 +128,7 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def read_answer(answered: bytes) -> Any:
-    """A call's result; raises what it raised."""
+    """The result of a call; raises its exception, if it raised one."""
     result, error = pickle.loads(answered)
     if error is not None:
         raise error
@@ -136,26 +136,26 @@ def read_answer(answered: bytes) -> Any:
 
 
 def outcome_of(function: Callable[[Argument], Result], argument: Argument) -> Result | Exception:
-    """What a call returns or raises, if that is its own result; raises what would be every other call's too."""
+    """The result of a call, or the exception it raised; raises exceptions that affect all calls."""
     try:
         return function(argument)
     except (TaskRefused, ArithmeticError, RuntimeError) as error:
         return error
 
 
-# What takes seconds to import. A server that has done so once forks workers in milliseconds, for all of a run's calls.
+# Imports that take seconds. A server that has made them forks workers in milliseconds.
 _PRELOADED = ["gpytorch", "pytorch_lightning"]
 _starting = threading.Lock()
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class LocalExecutor(Executor):
-    """Calls in processes of this machine; with one worker, in this very process."""
+    """Calls in processes on this machine; with one worker, in this process."""
 
     workers: int = 1
 
@@ -166,13 +166,13 @@ class LocalExecutor(Executor):
         return torch.cuda.is_available()
 
     def on(self, device: Device) -> LocalExecutor:
-        """A GPU serves one process: a batch fills it better than several processes do."""
+        """One process per GPU: a single batch uses it better than several processes."""
         return self if device == "cpu" else LocalExecutor()
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
     ) -> Iterator[tuple[Argument, Result | Exception]]:
-        """See `Executor.map`; with one worker, or for one call, in this very process."""
+        """See `Executor.map`. With one worker, or for a single call, no process is started."""
         rest = iter(arguments)
         first = list(islice(rest, 2))
         if self.workers > 1 and len(first) > 1:
@@ -180,14 +180,14 @@ class LocalExecutor(Executor):
         return ((argument, outcome_of(function, argument)) for argument in chain(first, rest))
 
     @contextmanager
-    def hire(self) -> Iterator[Crew]:
+    def open_pool(self) -> Iterator[Pool]:
         context, environment = worker_context(), dict(os.environ)
-        crew, mine, over = list[Worker](), threading.local(), threading.Event()
+        workers, mine, over = list[Worker](), threading.local(), threading.Event()
 
         def call(pickled: bytes) -> bytes:
             if not (hasattr(mine, "worker") and mine.worker.waits):
                 mine.worker = Worker(context, start_worker, environment)
-                crew.append(mine.worker)
+                workers.append(mine.worker)
                 if over.is_set():
                     mine.worker.kill()
             answered: bytes = mine.worker.call(pickled)
@@ -198,17 +198,17 @@ class LocalExecutor(Executor):
                 yield lambda: self.workers, lambda pickled: threads.submit(call, pickled)
             finally:
                 over.set()
-                for worker in crew:
+                for worker in workers:
                     worker.kill()
 
 
 class Worker:
     """A process that makes one call after another.
 
-    Nobody else holds the other end of its pipe: whatever ends it, even in the middle of an answer, is seen here.
+    No other process holds the far end of its pipe, so that its death is noticed here, even in the middle of an answer.
 
     Args:
-        prepare: called with `arguments` in the new process; has to call `start_worker`.
+        prepare: called with `arguments` in the new process; must call `start_worker`.
     """
 
     def __init__(self, context: BaseContext, prepare: Callable[..., None], *arguments: Any) -> None:
@@ -219,32 +219,32 @@ class Worker:
         theirs.close()
 
     def call(self, call: bytes) -> bytes:
-        """What `answer` makes of a call there.
+        """The bytes that `answer` returns for a call.
 
         Raises:
-            WorkerDied: the process died before it had sent all of its answer.
+            WorkerDied: the process died before it had sent its whole answer.
         """
         try:
             self._pipe.send_bytes(call)
             return self._pipe.recv_bytes()
-        except (EOFError, OSError) as error:  # in the middle of an answer, an OSError without a number
+        except (EOFError, OSError) as error:  # an OSError if it died in the middle of an answer
             self.kill()
-            raise WorkerDied("the process that computed this died; it may have run out of memory") from error
+            raise WorkerDied("the worker process died; it may have run out of memory") from error
 
     @property
     def waits(self) -> bool:
-        """Whether it is there for a call; between calls only its end makes its pipe readable."""
+        """Whether the worker is alive. Between calls, its pipe becomes readable only when it ends."""
         return not self._pipe.poll()
 
     def kill(self) -> None:
-        if self._process.is_alive():  # else its number may be another process's by now
-            self._process.kill()  # Lightning would turn SIGTERM into an exception, and the worker would go on
+        if self._process.is_alive():  # else its process number may have been reused
+            self._process.kill()  # Lightning turns SIGTERM into an exception, and the worker would survive
         self._process.join()
 
 
 def _serve(pipe: Connection, prepare: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """What a worker does until its parent has no more calls."""
-    # A process that a method forks must not keep the pipe open when the worker is gone.
+    """Answers calls until the parent closes the pipe."""
+    # A process forked by a method must not keep the pipe open after the worker has ended.
     os.register_at_fork(after_in_child=pipe.close)
     prepare(*arguments)
     with contextlib.suppress(EOFError):
@@ -253,19 +253,19 @@ def _serve(pipe: Connection, prepare: Callable[..., None], arguments: tuple[Any,
 
 
 def start_worker(environment: dict[str, str], *folders: str) -> None:
-    """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part.
+    """Prepares a worker process: one thread, and no reaction to Ctrl-C, since the parent stops its workers.
 
-    A parent killed with -9 tells nobody: then the worker ends by itself, and the folders are removed.
+    If the parent is killed, even with SIGKILL, the worker ends by itself and removes the folders.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=folders, daemon=True).start()
-    # A server's is that of its own start, which may have been long ago. What libraries read as they are loaded, such as
-    # OMP_NUM_THREADS, stays as it was then.
+    # A fork server keeps the environment of its own start. Variables that libraries read when they are loaded, such as
+    # OMP_NUM_THREADS, keep their effect from then.
     os.environ.clear()
     os.environ.update(environment)
     import numpy as np
 
-    # A method that draws from NumPy's global generator must not draw the same in every copy of the server.
+    # A method that uses NumPy's global generator must not draw the same numbers in every fork of the server.
     np.random.seed()
     use_one_thread()
 
@@ -280,11 +280,11 @@ def _end_with_parent(*folders: str) -> None:
 
 
 def worker_context() -> BaseContext:
-    """How workers are started: never as copies of this process, which may hold threads, locks and a GPU.
+    """How to start workers: never by forking this process, which may hold threads, locks and a GPU.
 
-    On Linux they are forked from a server that has done nothing but import (one per process, which a host program may
-    have started before for purposes of its own). Elsewhere system libraries may not survive even that, and where no
-    sockets can be made in the temporary folder there is no server: interpreters of their own need neither.
+    On Linux they are forked from a server that has only made imports (one per process; a host program may already have
+    started it). On other systems some system libraries do not survive a fork, and without sockets in the temporary
+    folder there is no server: then workers are new interpreters.
     """
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
@@ -292,7 +292,7 @@ def worker_context() -> BaseContext:
         with contextlib.suppress(OSError, EOFError):
             trial = context.Process(target=int)
             with shielded_start():
-                trial.start()  # which starts the server if there is none
+                trial.start()  # this starts the server if there is none
             trial.join()
             return context
     return multiprocessing.get_context("spawn")
@@ -300,14 +300,14 @@ def worker_context() -> BaseContext:
 
 @contextmanager
 def shielded_start() -> Iterator[None]:
-    """Processes started in this context never hear of Ctrl-C, not even while they import.
+    """Processes started in this context ignore Ctrl-C, even during their imports.
 
-    Neither do they take modules in the current folder for libraries.
+    They also do not import libraries from the current folder.
     """
-    with _starting:  # the environment is that of all threads
+    with _starting:  # all threads share the environment
         safe_path = os.environ.get("PYTHONSAFEPATH")
         os.environ["PYTHONSAFEPATH"] = "1"
-        resource_tracker.ensure_running()  # the first process would start it, and let Ctrl-C through again
+        resource_tracker.ensure_running()  # else the first process starts it, which unblocks Ctrl-C
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
@@ -321,7 +321,7 @@ def shielded_start() -> Iterator[None]:
 def make_executor(
     name: str, workers: int | None = None, ray_address: str | None = None, gpu_share: float | None = None
 ) -> Executor:
-    """`local` with that many processes, or `ray`: the cluster at that address, at $RAY_ADDRESS, or a new one.
+    """The executor `local` (so many processes) or `ray` (the cluster at this address, at $RAY_ADDRESS, or a new one).
 
     Raises:
         InputError: there is no such cluster.

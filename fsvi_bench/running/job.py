@@ -1,4 +1,4 @@
-"""What a worker does: trains a batch of cells side by side, scores each, and makes an outcome of whatever happens."""
+"""The work of a worker: trains a batch of cells together, scores each one, and returns an outcome in every case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fsvi_bench.training.trainer import Device, train
 
 @dataclass(frozen=True)
 class Job:
-    """Cells that one process trains side by side: of one row of the table, on tasks of equal shapes."""
+    """Cells that one process trains together: one row of the table, on tasks of equal shapes."""
 
     method: MethodEntry
     batch: Sequence[tuple[Task, Cell]]
@@ -35,19 +35,19 @@ class Job:
 
 
 class Outcome(NamedTuple):
-    """What became of one cell."""
+    """The outcome of one cell."""
 
     record: Record
     posterior: Posterior | None
     trace: Trace | None
-    traceback: str | None = None  #: of what a method raised, for whoever wrote it
+    traceback: str | None = None  #: of an exception in the method's code, for its author
 
 
 def run_job(job: Job) -> list[Outcome]:
-    """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others.
+    """Trains one batch and scores each of its cells. An exception in the method fails the cells of this batch only.
 
     Raises:
-        InputError: the sources here are not those that the cells are named after.
+        InputError: the sources differ from those of the plan.
     """
     started = datetime.now(UTC)
     _require_same_sources(job)
@@ -58,7 +58,7 @@ def run_job(job: Job) -> list[Outcome]:
 
 
 def failed(job: Job, started: datetime, error: Exception, lines: str | None = None) -> list[Outcome]:
-    """Every cell of a job as failed for one reason."""
+    """Failed outcomes for all cells of a job, with one reason."""
     reason = {"status": "failed", "reason": _reason(error)}
     return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
 
@@ -68,21 +68,20 @@ def _record(job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any])
 
 
 def _require_same_sources(job: Job) -> None:
-    """A worker imports the sources when it starts, here or on another machine: they may not be the command's."""
+    """Compares hashes: a worker imports the sources when it starts, perhaps on another machine, and they may differ."""
     here, planned = decisive_sha256(job.method.code_sha256), job.batch[0][1].code_sha256
     if here != planned:
         raise InputError(
-            f"the sources of fsvi-bench or of {job.method.name}, or the kernels asked for, are not those that "
-            f"the run began with (hash {here[:12]}, expected {planned[:12]}): files were changed while it ran, or a "
-            f"worker's machine has another version or another {KERNELS_VARIABLE}; make them the same everywhere and "
-            "run again"
+            f"the code of fsvi-bench or of {job.method.name}, or the kernels, differ from those at the start of the "
+            f"run (hash {here[:12]}, expected {planned[:12]}): files were changed during the run, or the machine of a "
+            f"worker has another version or another {KERNELS_VARIABLE}; make them equal and rerun the command"
         )
 
 
 def make_method(
     entry: MethodEntry, family: Family, options: MethodOptions, tasks: Sequence[Task], seeds: Sequence[int]
 ) -> Method:
-    """A method on tasks; what it draws depends on the task, the method, its family and the cell's seed."""
+    """A method on tasks. Its random numbers depend on the task, the method, the family and the cell's seed."""
     named = zip(tasks, seeds, strict=True)
     streams = [derive_seed(task.frozen.sha256, entry.name, family, seed) for task, seed in named]
     return entry.cls(tasks, family, streams, options)
@@ -97,11 +96,13 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
     method.cpu()
     posteriors, (optima, no_optima) = unstack(method.posterior()), _optima(method, tasks)
     traces = [None] * len(tasks) if tracer is None else tracer.traces
-    told = (posteriors, method.divergences(), optima, method.work(), method.details(), traces)
-    if any(len(each) != len(tasks) for each in told):
-        raise ValueError(f"the method returned {', '.join(str(len(each)) for each in told)} for {len(tasks)} problems")
+    returned = (posteriors, method.divergences(), optima, method.work(), method.details(), traces)
+    if any(len(each) != len(tasks) for each in returned):
+        raise ValueError(
+            f"the method returned {', '.join(str(len(each)) for each in returned)} results for {len(tasks)} problems"
+        )
     outcomes = []
-    for place, (q, diverged, optimum, work, details, trace) in enumerate(zip(*told, strict=True)):
+    for place, (q, diverged, optimum, work, details, trace) in enumerate(zip(*returned, strict=True)):
         (task, cell), begun = job.batch[place], time.perf_counter()
         result = _score_cell(q, task, diverged)
         if "scores" in result:
@@ -116,15 +117,15 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
 
 
 def _optima(method: Method, tasks: Sequence[Task]) -> tuple[Sequence[Optimum | None], str | None]:
-    """What the objective asks for, all problems at once, or why it is not known; other scores stand all the same."""
+    """The optima of the objective on all problems, or why they are unknown; other scores do not depend on them."""
     try:
         return method.optima(tasks), None
     except Exception as error:
-        return [None] * len(tasks), f"no score of the objective: {_reason(error)}"
+        return [None] * len(tasks), f"the scores of the objective are missing: {_reason(error)}"
 
 
 def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> dict[str, Any]:
-    """Scores, or a status and the reason for having none."""
+    """Scores, or a status and the reason why there are none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
@@ -141,21 +142,21 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
 
 
 def _no_posterior(given: Posterior, k: int) -> str | None:
-    """What makes it none over the weights."""
+    """The reason why this is not a posterior over the weights; None if it is one."""
     if isinstance(given, SamplesPosterior) and given.S < MINIMUM_SAMPLES:
-        return f"{given.S} samples, expected {MINIMUM_SAMPLES} at least; draw more"
+        return f"the posterior has {given.S} samples, expected at least {MINIMUM_SAMPLES}; draw more"
     reason = defect(given, k)
-    return None if reason is None else f"the posterior is not one over the weights: {reason}"
+    return None if reason is None else f"this is not a posterior over the weights: {reason}"
 
 
 def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, task: Task) -> dict[str, Any]:
-    """KL(q* ‖ P_D) at the objective's own optimum q*, and how far above its least known value q leaves it."""
+    """KL(q* ‖ P_D) at the optimum q* of the objective, and the gap between its value at q and its least known value."""
     try:
         gap = method.objective(place, task) - optimum.value
     except Exception as error:
-        return {"reason": f"no score of the objective: {_reason(error)}"}
-    told = {"kl_at_objective_optimum": optimum.kl, "objective_gap": gap}
-    known = {name: None if value is None or math.isnan(value) else value for name, value in told.items()}
+        return {"reason": f"the scores of the objective are missing: {_reason(error)}"}
+    own = {"kl_at_objective_optimum": optimum.kl, "objective_gap": gap}
+    known = {name: None if value is None or math.isnan(value) else value for name, value in own.items()}
     return {"scores": scores.model_copy(update=known)}
 
 

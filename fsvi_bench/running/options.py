@@ -1,6 +1,6 @@
-"""What `fsvi-bench run` and `fsvi_bench.run` take, one model for both. Nothing heavy is imported for it.
+"""The options of `fsvi-bench run` and `fsvi_bench.run`, in one model for both. It imports nothing heavy.
 
-A method's settings are words of a command line, written and read by one rule.
+The settings of a method are read from, and written as, words of a command line by the same rule.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from fsvi_bench.core_yaml import CoreLoader
 from fsvi_bench.errors import InputError, quoted
 
-#: Settings that have a flag of their own.
+#: Settings with their own flags.
 FLAGS: Mapping[str, str] = {"M": "--measurement-points", "max_steps": "--max-steps"}
 T = TypeVar("T")
 Rerun = Literal["none", "failed", "diverged", "all"]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of `--set`, the value read as in YAML (a number, true, a word).
+    """Parses `key=value` from `--set`; the value is read as YAML (a number, true, a word).
 
     Raises:
-        InputError: it has no `=`, or is not YAML.
+        InputError: there is no `=`, or the value is not YAML.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
+        raise InputError(f"--set {quoted(text)} is not of the form key=value; write for example lr=0.01")
     try:
         return key.strip(), _read(value)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"--set {quoted(text)}: the value is not a number, word or list; write key=value") from error
+        raise InputError(
+            f"--set {quoted(text)}: the value is not a number, word or list; write for example lr=0.01"
+        ) from error
 
 
 def parse_settings(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """A method's options, of which M is none, by name, from a mapping or `key=value` words.
+    """Options of a method by name, from a mapping or from `key=value` words.
 
     Raises:
-        InputError: as `parse_setting`, or one is M.
+        InputError: as `parse_setting`, or M is among them, which has its own flag.
     """
     settings = dict(given if isinstance(given, Mapping) else map(parse_setting, _several(given)))
     if "M" in settings:
-        raise InputError(f"--set M is not an option; give the size of the measurement set with {FLAGS['M']}")
+        raise InputError(f"--set M is not an option; set the size of the measurement set with {FLAGS['M']}")
     return settings
 
 
 def setting(name: str, value: object) -> str:
-    """`key=value`, which `parse_setting` reads as the same value."""
+    """The text `key=value` that `parse_setting` reads as this value."""
     try:
         plain = isinstance(value, str) and _read(value) == value
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
@@ -59,7 +61,7 @@ def setting(name: str, value: object) -> str:
 
 
 def setting_words(settings: Mapping[str, Any]) -> list[str]:
-    """The flags of `run` that give these settings."""
+    """The flags of `run` for these settings."""
     words = []
     for name, value in settings.items():
         words += [FLAGS[name], str(value)] if name in FLAGS else ["--set", setting(name, value)]
@@ -68,7 +70,7 @@ def setting_words(settings: Mapping[str, Any]) -> list[str]:
 
 def _read(text: str) -> Any:
     value = yaml.load(text, CoreLoader)  # a safe loader
-    json.dumps(value)  # a TypeError for a date or bytes, which a tag alone can make
+    json.dumps(value)  # raises TypeError for a date or bytes, which only an explicit tag can produce
     return value
 
 
@@ -77,12 +79,12 @@ def _several(given: Any) -> Any:
 
 
 def _ranges(given: Any) -> Any:
-    """From Python, a number or several will do, too."""
+    """In Python, ranges may also be a number or a sequence of numbers."""
     return given if given is None or isinstance(given, str) else ",".join(map(str, _several(given)))
 
 
 def _method(given: Any) -> Any:
-    """From Python, the class of an installed method will do, too."""
+    """In Python, a method may also be the class of an installed method."""
     if not isinstance(given, type):
         return given
     from fsvi_bench.methods.registry import find_method
@@ -90,73 +92,79 @@ def _method(given: Any) -> Any:
     entry = find_method(given)
     if not entry.code_sha256:
         name = given.__name__
-        raise InputError(f"{name} is not the class of an installed method; give it as path/file.py:{name}")
+        raise InputError(f"{name} is not the class of an installed method; name it as path/file.py:{name}")
     return entry.name
 
 
-Several = Annotated[Sequence[T], BeforeValidator(_several)]  #: one of which will do, too
+Several = Annotated[Sequence[T], BeforeValidator(_several)]  #: or a single one
 Ranges = Annotated[str | None, BeforeValidator(_ranges)]
 
 
 class Request(BaseModel):
-    """What is asked for; None and empty mean: as the protocol says, else the default."""
+    """A requested experiment. None and empty values stand for the protocol's value, else for the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
-        default=(), description="A frozen task file, or an official task such as boston:0; may be repeated."
+        default=(), description="Task file, or an official task such as boston:0; may be repeated."
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
-        default=(), description="Method name or file.py:Class; default: all."
+        default=(), description="Method name, or path/file.py:Class; may be repeated. Default: all."
     )
     families: Several[str] = Field(
-        default=(), description="full, ffg, bernoulli or spike-slab; default: all that a method has."
+        default=(),
+        description="full, ffg, bernoulli or spike-slab; may be repeated. Default: all families of each method.",
     )
-    splits: Ranges = Field(default=None, description="0-19 or 0,3,5; default: all.")
-    seeds: Ranges = Field(default=None, description="0-4 or 0,2; a deterministic method is one cell.")
+    splits: Ranges = Field(default=None, description="Splits, such as 0-19 or 0,3,5. Default: all.")
+    seeds: Ranges = Field(
+        default=None, description="Seeds, such as 0-4 or 0,2. Default: 0. Deterministic methods use one seed."
+    )
     measurement_points: Several[Annotated[int, Field(ge=1)]] = Field(
-        default=(), description="Size M of the measurement set; may be repeated."
+        default=(), description="Size M of the measurement set; may be repeated. Default: the method's."
     )
-    max_steps: int | None = Field(default=None, ge=1, description="Training steps, for methods that train.")
-    protocol: str | None = Field(default=None, description="A named experiment, such as quick.")
+    max_steps: int | None = Field(
+        default=None, ge=1, description="Training steps, for methods that train. Default: the method's."
+    )
+    protocol: str | None = Field(default=None, description="Named experiment with its own defaults, such as quick.")
     options: Annotated[dict[str, Any], BeforeValidator(parse_settings)] = Field(
-        default={}, description="A method option; may be repeated."
+        default={}, description="Method option; may be repeated."
     )
 
     @model_validator(mode="after")
     def _steps_once(self) -> Request:
         if self.max_steps is not None and "max_steps" in self.options:
-            raise InputError(
-                "the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them"
-            )
+            raise InputError("the number of steps is given by both --max-steps and --set max_steps; drop one of them")
         return self
 
 
 class RunOptions(Request):
-    """A request, and how, where and on what it is computed."""
+    """A request, and how and where to compute it."""
 
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto, cpu or cuda.")
-    executor: Literal["local", "ray"] = Field(default="local", description="local (processes here) or ray (a cluster).")
+    executor: Literal["local", "ray"] = Field(default="local", description="local (processes) or ray (a cluster).")
     ray_address: str | None = Field(
-        default=None, description="Head of a Ray cluster, or auto. Default: $RAY_ADDRESS, else one started here."
+        default=None,
+        description="With ray: address of the head, or auto. Default: $RAY_ADDRESS, else a new local cluster.",
     )
     gpu_share: float | None = Field(
-        default=None, gt=0, le=1, description="With ray: what a call takes of one GPU, such as 0.25. Default: 1."
+        default=None, gt=0, le=1, description="With ray: share of a GPU per call, such as 0.25. Default: 1."
     )
     workers: int | None = Field(
         default=None,
         ge=1,
-        description="Processes of one thread each; default: one per core (with ray: all there is room for).",
+        description="Number of single-threaded processes. Default: one per core (with ray: all that fit).",
     )
     wandb: Literal["auto", "online", "offline", "off"] = Field(
-        default="auto", description="auto (online with a key, else offline), online, offline or off."
+        default="auto", description="Logging to W&B: auto (online with a key, else offline), online, offline or off."
     )
     out: Path = Field(
-        default=Path("fsvi-bench-results"), description="Output folder; a second run there finishes what is missing."
+        default=Path("fsvi-bench-results"),
+        description="Output folder. Runs resume: rerun the command to compute missing cells.",
     )
-    rerun: Rerun = Field(default="none", description="Finished cells to compute again: failed, diverged or all.")
+    rerun: Rerun = Field(default="none", description="Finished cells to recompute: none, failed, diverged or all.")
     data_dir: Path | None = Field(
-        default=None, description="Folder that holds UCI_Datasets/...; else $FSVI_BENCH_DATA, the cache, a download."
+        default=None,
+        description="Folder with the raw data (UCI_Datasets/...). Default: $FSVI_BENCH_DATA, else cache or download.",
     )
 
     @model_validator(mode="after")
@@ -166,7 +174,7 @@ class RunOptions(Request):
 
 
 def require_ray(executor: str, ray_address: str | None, gpu_share: float | None = None) -> None:
-    """Raises InputError if there are options of a cluster, but none is used."""
+    """Raises InputError if options of a cluster are given without one."""
     for flag, value in (("--ray-address", ray_address), ("--gpu-share", gpu_share)):
         if value is not None and executor != "ray":
-            raise InputError(f"{flag} has no meaning without --executor ray; add that or drop the flag")
+            raise InputError(f"{flag} requires --executor ray; add it or drop {flag}")

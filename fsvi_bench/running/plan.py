@@ -1,4 +1,4 @@
-"""From options to work: which tasks, methods, families and seeds, all checked before anything starts."""
+"""From options to a plan: which tasks, methods, families and seeds to run, all checked before anything starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
-from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
+from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
@@ -22,8 +23,9 @@ from fsvi_bench.running.options import FLAGS, Request
 from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import split_indices
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.official import Place, read_named
+from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.official import Place, official_splits, read_named
 from fsvi_bench.tasks.splits import parse_ranges
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -31,7 +33,7 @@ DEFAULT_DATASET = "diabetes"
 
 
 class SubGrid(BaseModel):
-    """A part of a protocol on some of its data sets; what it leaves out is as the protocol has it."""
+    """A part of a protocol on some of its data sets; it inherits what it does not set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -42,29 +44,29 @@ class SubGrid(BaseModel):
 class Protocol(Request):
     """`conf/protocols/<name>.yaml`: a whole experiment, which is a request with grids.
 
-    What the command line gives takes its place. What neither gives is: the diabetes data, every split of them, every
-    method with every family that it has, and seed 0.
+    The command line overrides it. The defaults are the diabetes data with all splits, every method with all of its
+    families, and seed 0.
     """
 
     summary: str = "defaults"
-    method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
-    grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them
-    sub_grids: tuple[SubGrid, ...] = ()  #: run besides, each on its own data sets
-    arithmetic: Kernels = "own"  #: which kernels the command trains with; see `fsvi_bench.arithmetic`
+    method_options: dict[str, dict[str, Any]] = {}  #: for single methods; they override `options`
+    grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method with the option runs with each value
+    sub_grids: tuple[SubGrid, ...] = ()  #: run in addition, each on its own data sets
+    arithmetic: Kernels = "own"  #: the kernels to train with; see `fsvi_bench.arithmetic`
 
     @property
     def grids(self) -> list[dict[str, tuple[Any, ...]]]:
-        """Its own and its sub-grids'."""
+        """The grids of the protocol and of its sub-grids."""
         return [self.grid, *(each.grid for each in self.sub_grids)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Protocol:
         if any(not (each.measurement_points or each.grid) for each in self.sub_grids):
-            raise ValueError("a sub-grid has neither measurement_points nor grid; it would add nothing")
+            raise ValueError("a sub-grid needs measurement_points or a grid")
         if strangers := [name for name in self.method_options if self.methods and name not in self.methods]:
             raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
         if {"M", "max_steps"} & set(chain(self.options, *self.grids, *self.method_options.values())):
-            raise ValueError("M and max_steps are not options here; give measurement_points and max_steps")
+            raise ValueError("M and max_steps cannot be options here; set measurement_points and max_steps instead")
         if empty := [name for grid in self.grids for name, values in grid.items() if not values]:
             raise ValueError(f"grid has no values for '{empty[0]}'")
         if others := [name for each in self.sub_grids for name in each.datasets if name not in self.datasets]:
@@ -73,7 +75,7 @@ class Protocol(Request):
 
 
 def protocols() -> dict[str, Path]:
-    """The files of the protocols that travel with the package, by name."""
+    """The files of the protocols of this package, by name."""
     return {path.stem: path for path in sorted((resource_dir("conf") / "protocols").glob("*.yaml"))}
 
 
@@ -81,30 +83,30 @@ def load_protocol(name: str) -> Protocol:
     """A protocol by name.
 
     Raises:
-        InputError: there is none of that name, or its file does not validate.
+        InputError: there is no such protocol, or its file is not valid.
     """
     if (path := protocols().get(name)) is None:
         raise unknown_name("protocol", name, protocols())
-    return checked(Protocol, read_yaml(path), path, "mend the file")
+    return checked(Protocol, read_yaml(path), path, "fix the file")
 
 
 def make_plan(request: Request) -> Plan:
-    """Checks a request and spells it out; which tasks there are is not known yet.
+    """Checks a request and expands it to a plan, whose tasks are not known yet.
 
     Raises:
-        InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
+        InputError: a name is unknown, a split is out of range, an option is not valid, or a task is given twice.
     """
     asked = _asked(request)
-    given = tuple(read_named(path)[0] for path in request.task_files)
+    given = tuple(map(read_one_task, request.task_files))
     tasks = [
         PlannedTask(dataset=of, split=n)
         for of, n in [*chosen_splits(request), *((task.dataset, task.split) for task in given)]
     ]
     for (name, split), count in Counter(task.place for task in tasks).items():
-        if count > 1:  # two different tasks of one split cannot stand in one table
+        if count > 1:  # one table cannot have two different tasks of one split
             raise InputError(
-                f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
-                "with different --out, since their results are not compared"
+                f"{name} split {split} is given twice; give each split once, and run different tasks of one split with "
+                "different --out, because their results are not comparable"
             )
     methods = _distinct(map(load_method, asked.methods or method_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
@@ -114,7 +116,7 @@ def make_plan(request: Request) -> Plan:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
         raise InputError(f"no chosen method has a family among {', '.join(request.families)}; theirs: {own}")
     named = {task.dataset for task in tasks}
-    flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # not by a protocol
+    flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(
         written=datetime.now(UTC),
         tasks=tuple(tasks),
@@ -127,7 +129,7 @@ def make_plan(request: Request) -> Plan:
 
 
 def _asked(request: Request) -> Protocol:
-    """The protocol, with what the request gives in its place."""
+    """The protocol, overridden by the request."""
     protocol = Protocol() if request.protocol is None else load_protocol(request.protocol)
     for name in request.families:
         if name not in FAMILIES:
@@ -136,15 +138,39 @@ def _asked(request: Request) -> Protocol:
     return protocol.model_copy(update=given)
 
 
-def chosen_splits(request: Request) -> list[Place]:
-    """(data set, split) pairs that a request names; all splits of a data set unless it says otherwise.
+def read_one_task(name: Path) -> FrozenTask:
+    """The task that `--task` names: a task file, or an official task such as `boston:0`.
 
     Raises:
-        InputError: an unknown data set, or a split that it does not have.
+        InputError: there is no such task, the name stands for several tasks, or the file is not valid.
+    """
+    word, known = str(name), card_names()
+    dataset, colon, _ = word.partition(":")
+    if not is_file(name) and not (colon and dataset in known):
+        expected = "expected a task file or an official task such as boston:0"
+        if is_directory(name):
+            raise InputError(f"--task {word} is a folder, {expected}")
+        if word in known and not official_splits(word):
+            raise InputError(
+                f"--task {word} is a data set without official tasks, expected a task; give a file written by "
+                f"`fsvi-bench tasks build --dataset {word} --out tasks`"
+            )
+        if word in known:
+            raise InputError(f"--task {word} is a data set, expected a task; give {word}:0 for its split 0")
+        if name.name == word and not name.suffix:
+            raise InputError(f"unknown task {quoted(word)}: {did_you_mean(dataset, known)}{expected}")
+    return read_named(name)[0]
+
+
+def chosen_splits(request: Request) -> list[Place]:
+    """The (data set, split) pairs of a request; by default all splits of a data set.
+
+    Raises:
+        InputError: a data set is unknown or lacks a split.
     """
     if request.task_files and not request.datasets:
         if request.splits is not None:
-            raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
+            raise InputError("--splits applies to data sets, but a task is one split; drop --splits or add --dataset")
         return []
     asked, chosen = _asked(request), []
     for card in map(load_card, dict.fromkeys(asked.datasets or [DEFAULT_DATASET])):
@@ -155,7 +181,7 @@ def chosen_splits(request: Request) -> list[Place]:
 
 
 def _distinct(methods: Iterable[MethodEntry]) -> dict[str, MethodEntry]:
-    """Each method once, by name; two methods of one name would end up in one row of the table."""
+    """The methods by name. Two methods of one name would share a row of the table."""
     by_name: dict[str, MethodEntry] = {}
     for method in methods:
         if by_name.setdefault(method.name, method).code_sha256 != method.code_sha256:
@@ -164,17 +190,17 @@ def _distinct(methods: Iterable[MethodEntry]) -> dict[str, MethodEntry]:
 
 
 def _require_known(request: Request, asked: Protocol, known: set[str], methods: Iterable[str]) -> None:
-    planned = () if request.methods else (asked.options, *asked.grids)  # they are meant for its own methods
+    planned = () if request.methods else (asked.options, *asked.grids)  # those are meant for the protocol's own methods
     for key in chain(request.options, *planned):
         if key not in known:
             raise InputError(
-                f"--set {key}: none of the chosen methods ({', '.join(methods)}) has such an option; "
+                f"--set {key}: none of the chosen methods ({', '.join(methods)}) has this option; "
                 f"{did_you_mean(key, known)}their options: {', '.join(sorted(known)) or 'none'}"
             )
 
 
 def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Variant]:
-    """A method with every family and setting."""
+    """The rows of a method: one per family and setting."""
     settings, code = _settings(request, asked, method), decisive_sha256(method.code_sha256)
     seeds = (0,) if asked.seeds is None else tuple(parse_ranges(asked.seeds, "--seeds"))
     for family in FAMILIES:
@@ -193,7 +219,7 @@ def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Va
 def _settings(
     request: Request, asked: Protocol, method: MethodEntry
 ) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
-    """A method's settings, each once, with the data sets whose grid has them; None for all."""
+    """The distinct settings of a method, each with the data sets it is for; None means all."""
     fields = method.cls.Options.model_fields
     usual = {name: value for name, value in asked.options.items() if name in fields}
     usual |= asked.method_options.get(method.name, {})

@@ -1,4 +1,4 @@
-"""Scores of posterior files that any tool wrote: each finds its task by what it says of itself, or by its place."""
+"""Scores a folder of posterior files from any tool; metadata, or else the path of a file, name its task."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.files import is_directory
+from fsvi_bench.errors import InputError, TaskRefused, quoted
+from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.posteriors.io import FORMAT, read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
@@ -25,7 +25,7 @@ _PLACE = re.compile(r"(?P<dataset>[^/]+)/split-(?P<split>\d{1,6})\.safetensors$"
 
 
 class ScoredFile(BaseModel):
-    """One posterior file beside its scores, or the reason why it has none."""
+    """One posterior file with its scores, or the reason why it has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     file: str  #: relative to the folder
@@ -38,24 +38,26 @@ class ScoredFile(BaseModel):
 
 
 def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
-    """The official tasks, or every task file beneath a folder (certified anew before anything is scored on it).
+    """The official tasks, or all task files in a folder, which are certified again before use.
 
     Raises:
-        InputError: there are none, a file is damaged, or two are tasks of one split.
-        TaskRefused: a certificate fails the limits of this version.
+        InputError: there are none, a file is damaged, or two different tasks are of one split.
+        TaskRefused: a certificate exceeds the limits of this version.
     """
     if name == OFFICIAL:
         found = official_tasks(card_names(), data_dir)
         if not found.tasks:
             raise InputError(
-                "this installation has no official tasks; give --task-set DIR with the files that "
-                "`fsvi-bench tasks build --out DIR` writes"
+                "this installation has no official tasks; give --task-set DIR with files written by "
+                "`fsvi-bench tasks build --out DIR`"
             )
         return found
     tasks: dict[Place, FrozenTask] = {}
     for task, _ in map(Source.read, sources(name)):
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
-            raise InputError(f"--task-set {name}: two different tasks of {task.dataset} split {task.split}; keep one")
+            raise InputError(
+                f"--task-set {name} has two tasks of {task.dataset} split {task.split}, expected one; remove one"
+            )
 
     def load(task: FrozenTask) -> Task:
         problem = bind_task(task, data_dir)
@@ -66,54 +68,59 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
 
 
 def posterior_files(folder: Path) -> list[Path]:
-    """Every safetensors file beneath a folder, in order.
+    """All safetensors files in a folder and its subfolders, sorted.
 
     Raises:
-        InputError: there is none.
+        InputError: there are none.
     """
+    if is_file(folder):
+        raise InputError(f"--posteriors {folder} is a file; score it with --task and --posterior, or give its folder")
     paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
         raise InputError(
-            f"--posteriors {folder} contains no posterior file (*.safetensors); docs/how-to/other-tools.md shows one"
+            f"--posteriors {folder} contains no posterior file (*.safetensors); see docs/how-to/other-tools.md"
         )
     return paths
 
 
 def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
-    """Each file's scores as soon as they are known; a bad file costs no other one."""
+    """Yields the scores of each file. An invalid file does not affect the others."""
     by_sha256 = {task.sha256: place for place, task in tasks.tasks.items()}
     for path in posterior_files(folder):
-        told: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
+        found: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
         try:
             place = _place(path, tasks, by_sha256)
             task = tasks.tasks[place]
-            told |= {"dataset": task.dataset, "split": task.split, "task_sha256": task.sha256}
+            found |= {"dataset": task.dataset, "split": task.split, "task_sha256": task.sha256}
             q = read_posterior(path, task.k, task.sha256)
-            told |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
+            found |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
         except Exception as error:
-            said = str(error) if isinstance(error, InputError | TaskRefused) else f"{type(error).__name__}: {error}"
-            told["reason"] = " ".join(said.split())
-        yield ScoredFile(**told)
+            reason = str(error) if isinstance(error, InputError | TaskRefused) else f"{type(error).__name__}: {error}"
+            found["reason"] = " ".join(reason.split())
+        yield ScoredFile(**found)
 
 
 def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
-    """Which task a file belongs to: what its metadata name goes before where it lies.
+    """The task that a file belongs to: named by its metadata, else by its path.
 
     Raises:
-        InputError: neither says it, or the task is not at hand.
+        InputError: neither names a task, or the task is not available.
     """
     named = read_tensor_file(path, FORMAT, ("format", "kind")).metadata.get("task_sha256")
     found = _PLACE.search(path.as_posix())
     if named is not None:
-        place, what = by_sha256.get(named), f"task {named[:12]!r}"
+        place, what = by_sha256.get(named), f"task {quoted(named[:12])}"
     elif found is not None:
         place = found["dataset"], int(found["split"])
         what = f"{place[0][:60]!r} split {place[1]}"
     else:
         raise InputError(
-            f"{path} does not say which task it is of; write task_sha256 into its metadata, or name it "
+            f"{path} does not say which task it belongs to; add task_sha256 to its metadata, or rename it to "
             "<data set>/split-NN.safetensors"
         )
     if place is None or place not in tasks.tasks:
-        raise InputError(f"{path} is of {what}, which is not among the {len(by_sha256)} tasks at hand")
+        raise InputError(
+            f"{path} belongs to {what}, which is not among the {len(by_sha256)} tasks given; name its task "
+            "set with --task-set"
+        )
     return place

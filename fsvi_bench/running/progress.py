@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it; the command line draws it."""
+"""The interface through which a run reports its progress; the command line displays it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ Status = Literal["ok", "diverged", "failed"]
 
 
 class Progress(Protocol):
-    """Told of each stage and step."""
+    """Receives each stage and step."""
 
     def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None:
-        """A stage begins with `total` steps; `groups` says how many of them belong to which group."""
+        """Starts a stage of `total` steps; `groups` gives the number of steps in each group."""
         return
 
     def advance(self, stage: str, message: str, group: str | None = None, status: Status = "ok") -> None:
-        """One step is done; `message` says which, in a few words, and `status` what became of it."""
+        """Reports a finished step: a short `message` that names it, and its `status`."""
         return
 
     def note(self, message: str) -> None:
-        """Something a person should know."""
+        """Reports a message for the user."""
         return
 
 
 class Silent(Progress):
-    """Nobody watches."""
+    """Ignores all reports."""

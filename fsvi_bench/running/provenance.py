@@ -1,4 +1,4 @@
-"""What a result was computed with, as far as it can be known from inside."""
+"""Provenance of a result: code, libraries, hardware and settings of the process that computed it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.sources import meaning_sha256
 
-#: By the names that records have for them.
+#: Names in records -> packages.
 LIBRARIES = {
     "torch": "torch",
     "lightning": "pytorch-lightning",
@@ -27,19 +27,19 @@ LIBRARIES = {
     "numpy": "numpy",
     "scipy": "scipy",
 }
-#: The module that trains and scores a cell. What else is in its package says when, where and in what form.
+#: The module that trains and scores a cell. The rest of its package does not affect results.
 TRAINS_AND_SCORES = "fsvi_bench.running.job"
 
 
 def decisive_sha256(method_sha256: str) -> str:
-    """Hash of all that decides a result beside settings: code of the method, of what trains and scores, kernels."""
+    """Hash of everything except settings that determines a result: method, training and scoring code, and kernels."""
     shared = meaning_sha256(TRAINS_AND_SCORES, leaving_out=("fsvi_bench.running",))
     asked = arithmetic()
     return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 
 
 def git_revision() -> str | None:
-    """The checkout's commit, with `-dirty` where tracked files differ from it; None for an installed wheel."""
+    """The commit of the checkout, with `-dirty` if tracked files have changed; None for an installed wheel."""
     root = Path(fsvi_bench.__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return None
@@ -63,7 +63,7 @@ def _unchanging() -> dict[str, Any]:
 
 @cache
 def _processor() -> str:
-    """The processor's model where the system tells it, else its architecture."""
+    """The model of the processor if the system reports it, else its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -72,14 +72,14 @@ def _processor() -> str:
 
 
 def _kernels() -> str:
-    """Which kernels torch's libraries took: ATen says so itself, MKL what it was told."""
+    """The kernels of torch's libraries: as reported by ATen, and as requested for MKL."""
     aten = f"ATen {torch.backends.cpu.get_cpu_capability()}"
     has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return f"{aten}, MKL {arithmetic().get('MKL_CBWR', 'own')}" if has_mkl else aten
 
 
 def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
-    """Versions, platform, the device actually used, threads, the seed, and when the cell's batch was started (UTC)."""
+    """Versions, platform, the device used, threads, the seed, and when the cell's batch was started (UTC)."""
     hardware = torch.cuda.get_device_name() if device == "cuda" else _processor()
     return {
         **_unchanging(),
@@ -93,6 +93,6 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
 
 
 def processor_words(provenance: Mapping[str, Any]) -> str:
-    """Only what rounding depends on: the processor or GPU, and the kernels if they are known; empty if neither is."""
+    """What rounding depends on: the processor or GPU, and the kernels if they are known; empty if neither is known."""
     hardware, kernels = provenance.get("hardware") or "", provenance.get("arithmetic")
     return f"{hardware} ({kernels})" if kernels else str(hardware)

@@ -1,6 +1,6 @@
-"""A Ray cluster: calls on other machines, or on GPUs of which a call takes a share.
+"""Calls on a Ray cluster: on other machines, or on shares of a GPU.
 
-Nothing of Ray is imported with this module: it is an extra, and its import takes half a second.
+This module does not import Ray at the top: Ray is an optional dependency, and its import takes half a second.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from typing import TYPE_CHECKING, Any
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError, WorkersLost, quoted
-from fsvi_bench.running.executors import Crew, Executor, WorkerDied, answer, available_cores
+from fsvi_bench.running.executors import Executor, Pool, WorkerDied, answer, available_cores
 from fsvi_bench.sources import package_sha256
 from fsvi_bench.threads import use_one_thread
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
 
-#: Seconds without a word from the head, and without any worker node, after which the cluster is given up. The first is
-#: shorter than the 60 s after which Ray would end this very process.
+#: Seconds without an answer from the head, and without any worker node, after which the cluster counts as lost. The
+#: first is shorter than the 60 s after which Ray ends this process.
 HEAD_PATIENCE, WORKER_PATIENCE = 20.0, 60.0
 _LOOK_EVERY = 2.0
-#: Seconds that a cluster has for taking this process in.
+#: Seconds that a cluster may take to accept this process.
 PATIENCE = 30.0
-#: What this process tells Ray unless the environment says otherwise. A link that goes silent is noticed after 8 s, not
-#: never.
+#: Settings of Ray, unless the environment has others. With them a dead connection is noticed after 8 s.
 SETTINGS = {
     "RAY_grpc_client_keepalive_time_ms": "5000",
     "RAY_grpc_client_keepalive_timeout_ms": "3000",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # of a cluster started here; Ray's workers would give way to everything else
+    "RAY_worker_niceness": "0",  # for a cluster started here; by default Ray gives its workers low priority
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # it would print on stdout that a worker was lost
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints messages about lost workers on stdout
 }
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
 _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
@@ -58,33 +57,33 @@ class RayExecutor(Executor):
     """
 
     address: str  #: host:port of the cluster's head
-    limit: int | None = None  #: calls at once; None: as many as the cluster has room for
-    gpu_share: float | None = None  #: of one GPU, for calls that compute on one; None: a whole one
-    device: Device = "cpu"  #: what calls compute on
+    limit: int | None = None  #: maximum number of parallel calls; None: as many as fit
+    gpu_share: float | None = None  #: share of a GPU per call that uses one; None: a whole GPU
+    device: Device = "cpu"  #: device of the calls
     head_patience: float = HEAD_PATIENCE
     worker_patience: float = WORKER_PATIENCE
 
     @classmethod
     def connect(cls, address: str | None, workers: int | None = None, gpu_share: float | None = None) -> RayExecutor:
-        """Joins the cluster at `host:port` (or `auto`: the one that runs on this machine), or starts one here.
+        """Joins the cluster at `host:port` (`auto`: the one running on this machine), or starts a local one.
 
         Raises:
-            InputError: Ray is not installed, nothing answers at the address, or the cluster has no room for a call.
+            InputError: Ray is not installed, nothing answers at the address, or the cluster cannot fit a call.
         """
         executor = cls(_join(address, workers), workers, gpu_share)
         if executor.room() < 1:
             raise InputError(
-                f"the Ray cluster at {executor.address} has no CPU to offer; start nodes with --num-cpus of 1 or more"
+                f"the Ray cluster at {executor.address} has no free CPU; start its nodes with --num-cpus 1 or more"
             )
         if gpu_share is not None and not executor.has_gpu:
             raise InputError(
-                f"--gpu-share: the Ray cluster at {executor.address} has no GPU; start nodes with --num-gpus, or drop "
-                "the flag"
+                f"--gpu-share: the Ray cluster at {executor.address} has no GPU; start its nodes with --num-gpus, "
+                "or drop the flag"
             )
         return executor
 
     def close(self) -> None:
-        """Leaves the cluster, and ends it if it was started here. Without its head, Ray would wait for it."""
+        """Leaves the cluster, and stops it if it was started here. Without its head, `ray.shutdown` would hang."""
         import ray
 
         if _listens(self.address):
@@ -92,25 +91,25 @@ class RayExecutor(Executor):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether some node has a GPU to share; this process's machine need not have one."""
+        """Whether some node has a GPU; this machine need not have one."""
         return self.on("cuda").room() > 0
 
     @property
     def workers(self) -> int:
-        """Room in the cluster as it is now, and no more than was asked for."""
+        """The number of calls that fit at present, within `limit`."""
         return max(1, self.room())
 
     def on(self, device: Device) -> RayExecutor:
-        """The same cluster for calls that compute on `device`; only those on a GPU take a share of one."""
+        """The same cluster for calls on `device`; only calls on a GPU take a share of one."""
         return replace(self, device=device)
 
     @contextmanager
-    def hire(self) -> Iterator[Crew]:
-        """See `Executor.hire`.
+    def open_pool(self) -> Iterator[Pool]:
+        """See `Executor.open_pool`.
 
         Raises:
-            WorkersLost: from what says the room: the head did not answer for `head_patience` seconds, or no node for
-                `worker_patience`.
+            WorkersLost: raised by the function for the room, if the head did not answer for `head_patience` seconds or
+                there was no worker node for `worker_patience` seconds.
         """
         import ray
 
@@ -133,29 +132,31 @@ class RayExecutor(Executor):
                     ray.cancel(reference, force=True)
 
     def result(self, future: Future[bytes]) -> bytes:
-        """An error of Ray's is one of ours.
+        """The answer to a call; errors of Ray are translated to errors of this package.
 
         Raises:
-            InputError: also where a node runs another version of this package.
+            InputError: a node cannot run the call, for example with another version of this package.
+            WorkersLost: this machine is no longer part of the cluster.
+            WorkerDied: the worker was lost.
         """
         from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
 
         try:
             return future.result()
         except LocalRayletDiedError as error:
-            raise WorkersLost("this machine is no node of the Ray cluster any more; start it and run again") from error
-        except RayTaskError as error:  # not the call's own error, which `answer` returns
+            raise WorkersLost("this machine is no longer a Ray node; restart it and rerun the command") from error
+        except RayTaskError as error:  # not an error of the call itself, which `answer` returns
             raise InputError(
                 f"a node of the Ray cluster cannot run fsvi-bench ({type(error.cause).__name__}: {error.cause}); "
-                "install the same version of it, and of Ray and Python, on every node"
+                "install the same versions of fsvi-bench, Ray and Python on every node"
             ) from error
         except RayError as error:
             raise WorkerDied(
-                f"the worker that computed this was lost ({type(error).__name__}); it may have run out of memory"
+                f"the worker process was lost ({type(error).__name__}); it may have run out of memory"
             ) from error
 
     def room(self) -> int:
-        """How many calls fit on the nodes that are alive; each takes a core, and on a GPU its share.
+        """The number of calls that fit on the live nodes; each takes a core, and on a GPU its share.
 
         Raises:
             WorkersLost: the head does not answer.
@@ -163,23 +164,24 @@ class RayExecutor(Executor):
         import ray
 
         if not _listens(self.address):
-            # Asked by hand: without its head, Ray would hang for a minute and then end this process.
-            raise WorkersLost(f"the Ray cluster at {self.address} is lost: its head does not answer")
+            # Checked here because without its head Ray hangs for a minute and then ends this process.
+            raise WorkersLost(
+                f"the Ray cluster at {self.address} is lost: its head does not answer; restart it and rerun the command"
+            )
         room = 0
         for node in ray.nodes():  # type: ignore[no-untyped-call]
             if node["Alive"]:
                 cores, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
-                # Shares of one GPU only: a call cannot take halves of two.
+                # A call takes its share from a single GPU.
                 places = gpus * math.floor(1 / (self.gpu_share or 1.0) + 1e-9)
                 room += min(cores, places) if self.device == "cuda" else cores
         return room if self.limit is None else min(room, self.limit)
 
 
 class _Watch:
-    """Says how many calls there is room for, and looks now and then whether the cluster is still there.
+    """The number of calls that fit, with regular checks that the cluster is still there.
 
-    Ray itself waits for ever when all worker nodes are gone, and ends this process without a word to its caller when
-    the head is gone.
+    Ray itself waits forever if all worker nodes are gone, and ends this process without an exception if the head is.
     """
 
     def __init__(self, executor: RayExecutor) -> None:
@@ -196,13 +198,13 @@ class _Watch:
             self.node_seen = now
         self.looked = time.monotonic()
         for seen, patience, what in (
-            (self.head_seen, self.executor.head_patience, "its head does not answer"),
-            (self.node_seen, self.executor.worker_patience, "it has no worker node left"),
+            (self.head_seen, self.executor.head_patience, "its head has not answered"),
+            (self.node_seen, self.executor.worker_patience, "it has had no worker node"),
         ):
             if now - seen > patience:
                 raise WorkersLost(
-                    f"the Ray cluster at {self.executor.address} is lost: {what} for {now - seen:.0f} s; what was "
-                    "finished is kept, the same command goes on from there"
+                    f"the Ray cluster at {self.executor.address} is lost: {what} for {now - seen:.0f} s; finished "
+                    "cells are kept: rerun the command to resume"
                 )
         return self.room
 
@@ -218,8 +220,8 @@ def _attempt(call: bytes, sources: str, rounding: dict[str, str]) -> bytes:
 
 def _refuse(host: str) -> None:
     raise InputError(
-        f"the Ray node {host} has other sources of fsvi-bench than the process that started the run; install one "
-        "version on every node, leave it alone while a run is under way, and run again"
+        f"the Ray node {host} has a different fsvi-bench than the machine that started the run; install the same "
+        "version on every node, do not change it during a run, and rerun the command"
     )
 
 
@@ -239,7 +241,7 @@ def _join(address: str | None, workers: int | None) -> str:
     import ray
 
     if ray.is_initialized():
-        raise InputError("this process is part of a Ray cluster already; leave that one first with ray.shutdown()")
+        raise InputError("this process is already connected to a Ray cluster; leave it first with ray.shutdown()")
     if address is None:
         ray.init(address="local", num_cpus=workers or available_cores(), include_dashboard=False, **_QUIET)
     else:
@@ -249,47 +251,47 @@ def _join(address: str | None, workers: int | None) -> str:
 
 
 def _require_ray(ours: bool) -> None:
-    """Imports Ray, which reads its settings at import and never again."""
+    """Imports Ray, which reads its settings only at import."""
     if "ray" not in sys.modules:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         if ours:
-            # Listens on the loopback address. Some ports may be reached from other machines all the same: by nobody
-            # without the token.
+            # Listens on the loopback address. Some ports may be reachable from other machines, but not without the
+            # token.
             os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError as error:
-        mend = "in the clone: pip install -e '.[cluster]'"
-        raise InputError(f"--executor ray needs Ray, which is not installed; {mend}") from error
+        fix = "in the clone, run: pip install -e '.[cluster]'"
+        raise InputError(f"--executor ray needs Ray, which is not installed; {fix}") from error
 
 
 def _require_cluster(address: str) -> None:
-    """Joins and leaves in a process of its own first: where nothing answers, or something else does, Ray tries for
-    ever, or ends the process.
+    """Tries to join from a separate process: if nothing answers, or something other than Ray, then Ray retries forever
+    or ends the process.
 
     Raises:
-        InputError: that did not work, or took too long.
+        InputError: joining failed, or took too long.
     """
-    mend = "give --ray-address as the head's host:port, on a machine that is a node of the cluster"
+    fix = "give --ray-address as host:port of the head, and run the command on a node of the cluster"
     if address != "auto":
         host, colon, port = address.rpartition(":")
         if "://" in address or not (host and colon and port.isdecimal() and int(port) < 65536):
-            raise InputError(f"--ray-address is {quoted(address)}, which is not host:port; {mend}")
+            raise InputError(f"--ray-address is {quoted(address)}, expected host:port; {fix}")
         if not _listens(address):
-            raise InputError(f"nothing answers at {address}; {mend}")
+            raise InputError(f"nothing answers at {address}; {fix}")
     try:
         command = [sys.executable, "-c", _PROBE, address]
         probe = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
         if probe.returncode == 0:
             return
         said = probe.stderr.decode(errors="replace").strip()
-        how = f"does not take this process in ({(said.splitlines() or ['no reason given'])[-1]})"
+        how = f"rejected this process ({(said.splitlines() or ['no reason given'])[-1]})"
     except subprocess.TimeoutExpired as error:
         said = (error.stderr or b"").decode(errors="replace")
-        how = f"did not take this process in within {PATIENCE:.0f} s"
-    if "AuthToken" in said:  # Ray says so, goes on trying, and in the end says something else
-        how = "has another token than this process"
-        mend = "set $RAY_AUTH_TOKEN to the cluster's, $RAY_AUTH_MODE to token"
-    raise InputError(f"the Ray cluster at {address} {how}; {mend}")
+        how = f"did not accept this process within {PATIENCE:.0f} s"
+    if "AuthToken" in said:  # Ray prints this, keeps trying, and finally prints something else
+        how = "has a different token than this process"
+        fix = "set $RAY_AUTH_TOKEN to the token of the cluster and $RAY_AUTH_MODE to token"
+    raise InputError(f"the Ray cluster at {address} {how}; {fix}")

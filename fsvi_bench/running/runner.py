@@ -1,4 +1,4 @@
-"""Runs a plan: tasks from the cache or a fit, batches of cells through an executor, outcomes into the store."""
+"""Runs a plan: gets the tasks from the cache or a fit, sends batches of cells to an executor, stores the outcomes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import bind_task, raw_data
 from fsvi_bench.training.trainer import Device
 
-Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
-Refusals = dict[Place, str]  #: why there is no certified task
+Watcher = Callable[[Sequence[Record]], None]  #: called with all records of one row of the result table
+Refusals = dict[Place, str]  #: the reason why a split has no certified task
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Where a run works: device, executor for fitting and training, folder of raw data."""
+    """What a run uses: the device, the executor for fitting and training, and the folder of raw data."""
 
     device: Device = "cpu"
     executor: Executor = field(default_factory=LocalExecutor)
@@ -60,23 +60,23 @@ def run(
     rerun: Rerun = "none",
     watcher: Watcher = lambda records: None,
 ) -> tuple[list[Record], list[Record]]:
-    """Computes whatever the store does not hold yet: every record of the plan, and those that were computed now.
+    """Computes the missing cells of a plan; returns all records of the plan, and those computed by this call.
 
     Records of cells whose task was refused come last, and have no `task_sha256`.
 
     Args:
-        rerun: which finished cells are computed again all the same; each old record stands until its cell is done.
-        watcher: told of each row of the table as soon as its last cell is stored.
+        rerun: which finished cells to recompute; an old record is kept until its cell is finished again.
+        watcher: called with the records of a row of the result table as soon as its last cell is stored.
 
     Raises:
-        InputError: raw data are missing or wrong, settings do not fit a data set, the store is in use by another run or
-            holds something that is not a record, or the sources changed while the run was under way.
+        InputError: raw data are missing or wrong, settings do not fit a data set, the store is used by another run or
+            contains an invalid record, or the sources changed during the run.
     """
     with store.locked():
         tasks, refusals = _certified(plan, resources, progress)
         plan = plan.bind(tasks, refusals, resources.device)
         cells, refused = list(plan.cells()), plan.refused_records()
-        # Whoever wants all of it again does not care what is there, be it a record or not.
+        # If everything is recomputed, existing files need not be valid records.
         found = {} if rerun == "all" else {cell.key: store.read(cell) for cell in cells}
         records = {key: record for key, record in found.items() if record is not None and record.status != rerun}
         missing = [cell for cell in cells if cell.key not in records]
@@ -86,32 +86,32 @@ def run(
         rows = defaultdict[str, list[Record]](list)
         sizes = Counter([*(cell.row for cell in cells), *(record.row for record in refused)])
 
-        def tell(record: Record) -> None:
+        def add(record: Record) -> None:
             row = rows[record.row]
             row.append(record)
             if len(row) == sizes[record.row]:
                 watcher(sorted(row, key=lambda record: (record.split, record.seed)))
 
         for record in [*records.values(), *refused]:
-            tell(record)
+            add(record)
         for outcome in _compute(missing, plan.methods, problems, resources, progress):
             store.save(*outcome)
             records[outcome.record.cell] = record = outcome.record
-            tell(record)
+            add(record)
             progress.advance("cells", record.name, _group(record), record.status)
     return [*(records[cell.key] for cell in cells), *refused], [records[cell.key] for cell in missing]
 
 
 def problems_of(tasks: Iterable[FrozenTask], data_dir: Path | None) -> TaskSet:
-    """Tasks whose data are loaded when they are needed."""
+    """A set of tasks whose data are loaded on demand."""
     return TaskSet({(task.dataset, task.split): task for task in tasks}, partial(bind_task, data_dir=data_dir))
 
 
 def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: TaskSet) -> None:
-    """Lets every method that checks them look at its settings beside every problem, once for all families and seeds.
+    """Checks the settings of each method against every problem, once for all families and seeds.
 
     Raises:
-        InputError: settings do not fit a problem, or its raw data are missing or not the task's.
+        InputError: settings do not fit a problem, or its raw data are missing or do not match the task.
     """
     settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
     data = lru_cache(PROBLEMS_IN_MEMORY)(lambda place: TrainingData.of(problems.problem(place)))
@@ -124,7 +124,7 @@ def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], pr
 
 
 def _function(method: Any) -> object:
-    """What a class or static method calls."""
+    """The function behind a class method or static method."""
     return getattr(method, "__func__", method)
 
 
@@ -135,13 +135,13 @@ def _compute(
     resources: Resources,
     progress: Progress,
 ) -> Iterator[Outcome]:
-    """Outcomes as jobs finish. Every batch that trains is split over the workers, which moves no result on a CPU."""
+    """Yields outcomes as jobs finish. Batches that train are split over the workers; on a CPU results do not change."""
     progress.start("cells", len(cells), Counter(map(_group, cells)))
     batches = [(batch, _takes_time(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
-    # What is a formula costs less than to send it anywhere.
+    # Closed forms take less time than sending them to a worker.
     here = resources.device == "cpu" and not any(trains for _, trains in batches)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
-    workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
+    workers = executor.workers  # asked once: the size of a cluster may change between batches
 
     def job(part: Sequence[Cell]) -> Job:
         tasks = [problems.problem((cell.dataset, cell.split)) for cell in part]
@@ -158,7 +158,7 @@ def _group(of: Cell | Record) -> str:
 
 
 def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
-    """Cells that can be trained side by side: one row of the table, features of one kind, equal shapes."""
+    """Groups of cells that can be trained together: one row of the table, features of one kind, equal shapes."""
     groups: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         task = problems.tasks[cell.dataset, cell.split]
@@ -167,18 +167,18 @@ def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
 
 
 def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
-    """Whether the method takes steps or draws. It is not made for that, which would load a task for every batch."""
+    """Whether the method trains or draws. The class decides: an instance would need a task for every batch."""
     return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))
 
 
-# --- Certified tasks: official ones, from the cache, from files, or from fits side by side; and fits checked ----------
+# --- Certified tasks: official ones, from the cache, from files, or from parallel fits; and refits for checking -------
 
 
 def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[list[FrozenTask], Refusals]:
-    """Certified tasks, and the reasons of those that could not be certified.
+    """The certified tasks, and the reasons why others could not be certified.
 
     Raises:
-        InputError: raw data are missing or are not the task's.
+        InputError: raw data are missing or do not match the task.
     """
     found, refusals = fit_missing(plan.splits, resources.executor, resources.data_dir, progress, official=True)
     for task in plan.given:
@@ -191,7 +191,7 @@ def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[li
 
 
 def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Place, FrozenTask], Refusals]:
-    """The tasks that are at hand, and what was refused; the other splits are still to be fitted. Nothing is fitted."""
+    """The tasks that exist already, and the refusals; other splits have yet to be fitted. Nothing is fitted here."""
     tasks: dict[Place, FrozenTask] = {}
     refusals: Refusals = {}
     for place in splits:
@@ -204,14 +204,13 @@ def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Pl
 
 
 def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[FrozenTask] = ()) -> None:
-    """Makes sure of the raw data of every task, and of the cache, before anything is fitted or written.
+    """Checks the raw data of every task, and the cache, before anything is fitted or written.
 
     Raises:
-        InputError: raw data are missing, altered, or not the ones that a task file was made from; fitted tasks cannot
-            be kept.
+        InputError: raw data are missing, altered, or do not match a task file; or the cache is not writable.
     """
     for name, split in splits:
-        require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a folder that is")
+        require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a writable folder")
         load_raw(load_card(name), split, data_dir)
     for task in given:
         raw_data(task, data_dir)
@@ -220,10 +219,10 @@ def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable
 def fit_missing(
     splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
 ) -> tuple[dict[Place, FrozenTask], Refusals]:
-    """Fits into the cache what is not there, each split on one thread: the tasks, and reasons of what was refused.
+    """Fits the tasks that are not in the cache, each on one thread; returns all tasks, and the reasons for refusals.
 
     Args:
-        official: whether what has an official task need not be fitted.
+        official: whether to use official tasks where they exist.
     """
     tasks, refusals = known_tasks(splits, official)
     missing = [place for place in splits if place not in tasks and place not in refusals]
@@ -242,7 +241,7 @@ def fit_missing(
 def refit_official(
     places: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress
 ) -> dict[Place, Refit | str]:
-    """Each official task's split fitted again and compared, or why it could not be; nothing is written.
+    """Refits official tasks and compares them, without writing; returns each comparison, or why there is none.
 
     Raises:
         InputError: a split has no official task, or its raw data are missing or altered.
@@ -250,7 +249,7 @@ def refit_official(
     """
     for name, split in places:
         if not official_splits(load_card(name).name):
-            raise InputError(f"{name} has no official tasks to be compared with; name a data set that has")
+            raise InputError(f"{name} has no official tasks to compare with; choose a data set with official tasks")
         require_official(name, [split])
         read_official(name, split)
     progress.start("refits", len(places))
@@ -263,9 +262,9 @@ def refit_official(
 def _fits(
     function: Callable[[tuple[Place, RawData]], Any], places: Iterable[Place], executor: Executor, data_dir: Path | None
 ) -> Iterator[tuple[Place, Any]]:
-    """What a function makes of each split, as it is done, or why it makes nothing.
+    """Yields a function's result for each split as it finishes, or the reason for its failure.
 
-    Raw data travel to the worker: neither needs a folder that all machines see.
+    Raw data are sent to the worker, so that no shared folder is needed.
     """
     jobs = ((place, load_raw(load_card(place[0]), place[1], data_dir)) for place in places)
     for (place, _), outcome in executor.on("cpu").map(function, jobs):
@@ -275,14 +274,14 @@ def _fits(
 
 
 def _fit(job: tuple[Place, RawData]) -> CertifiedTask:
-    """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
+    """Runs in a worker or in this process, on one thread: with two, BLAS rounds differently."""
     use_one_thread()
     (name, split), raw = job
     return build_task(load_card(name), split, raw=raw)
 
 
 def _refit(job: tuple[Place, RawData]) -> Refit:
-    """The cache is not asked: what lies there may be the frozen task itself."""
+    """Fits without the cache, which may contain the frozen task itself."""
     return compare(read_official(*job[0]), _fit(job), job[1])
 
 

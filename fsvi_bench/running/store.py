@@ -1,6 +1,6 @@
-"""The output folder: one folder per cell, each file whole or absent, the record last; one run at a time.
+"""The output folder: one folder per cell, written atomically with the record last, by one run at a time.
 
-`Store` writes it and says what is in it; `load_*` read what lies beside a record.
+`Store` writes it and reads its plans and records; `load_*` read the other files of a cell.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from fsvi_bench.training.trace import Trace, read_trace
 TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"
 RECORD_FILE = "record.json"
 LOCK_FILE = ".lock"
-HOLDER_FILE = ".running"  #: says which process is at work
+HOLDER_FILE = ".running"  #: names the process that is using the folder
 
 Model = TypeVar("Model", bound=BaseModel)
-#: Numbers of cells by data set, method, family and what became of them (`missing` for not yet).
+#: Numbers of cells by data set, method, family and status, which may be `missing`.
 Counts = Counter[tuple[str, str, str, str]]
 
 
 class _Head(BaseModel):
-    """The few words of a record that a count needs, not validated beyond that."""
+    """The fields of a record that a count needs; the others are not validated."""
 
     cell: str
     dataset: str
@@ -54,9 +54,9 @@ class _Head(BaseModel):
 
 
 class Store:
-    """Plans, records and posteriors beneath one folder.
+    """Plans, records and posteriors in one folder.
 
-    `plans`, `wanted`, `records` and the counts are read when they are first asked for, and kept.
+    `plans`, `wanted`, `records` and the counts are read on first use and cached.
     """
 
     def __init__(self, root: Path) -> None:
@@ -64,13 +64,13 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else may write here meanwhile; the system gives the lock back however this process ends.
+        """Locks the folder against other writers; the system releases the lock however this process ends.
 
-        What a killed run had half written is cleared away first. If the folder is new and still empty, it is removed
-        afterwards, while the lock is held: whoever waits for the file finds it gone and makes another.
+        Temporary files of a killed run are removed first. If the folder is new and still empty at the end, it is
+        removed while the lock is held: a waiting process then finds the lock file gone and creates another.
 
         Raises:
-            InputError: the folder cannot be made or written, or another process is at work here.
+            InputError: the folder cannot be created or written, or another process is using it.
         """
         require_writable_directory(self.root, "output folder", "choose another with --out")
         holder, lock = self.root / HOLDER_FILE, FileLock(self.root / LOCK_FILE)
@@ -80,8 +80,8 @@ class Store:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise InputError(
-                f"another run is at work in {self.root} ({_read_holder(holder)}); wait until it is done, or choose "
-                "another folder with --out"
+                f"another run is using {self.root} ({_read_holder(holder)}); wait until it is finished, or "
+                "choose another folder with --out"
             ) from error
         except OSError as error:
             raise InputError(f"cannot lock {self.root}: {error.strerror}; choose another folder with --out") from error
@@ -100,7 +100,7 @@ class Store:
             lock.release()
 
     def save_plan(self, plan: Plan) -> None:
-        """Writes a plan unless it is the newest here and says nothing else."""
+        """Writes a plan, unless the newest plan here is equal to it."""
         path = self.root / "plans" / f"{plan.name}.json"
         now, *before = (each.model_dump(exclude={"written", "provenance"}) for each in [plan, *read_plans(self.root)])
         if before[-1:] != [now] or not path.is_file():
@@ -109,10 +109,10 @@ class Store:
     def save(
         self, record: Record, posterior: Posterior | None, trace: Trace | None = None, traceback: str | None = None
     ) -> None:
-        """Writes what a cell has of trace, posterior and traceback, and its record, in place of what was there.
+        """Replaces a cell's record, and its trace, posterior and traceback as far as it has them.
 
         Raises:
-            InputError: that cannot be done; an earlier record then still stands with its files.
+            InputError: the files cannot be written; an earlier record and its files are then kept.
         """
         others = {
             TRACE_FILE: None if trace is None else trace.to_csv().encode(),
@@ -123,64 +123,64 @@ class Store:
         replace_together(self.root / record.folder, others, RECORD_FILE, text)
 
     def read(self, cell: Cell) -> Record | None:
-        """A cell's finished record. It is written after the posterior, so that it marks the cell finished.
+        """The record of a cell, if it is finished: the record is written after the other files.
 
         Raises:
-            InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
+            InputError: the file there is not the record of this cell; such a file is never overwritten.
         """
         path = self.root / cell.folder / RECORD_FILE
         record = _read(path, Record)
         if record and (record.cell != cell.key or any(getattr(record, name) != value for name, value in cell)):
-            raise InputError(f"{path} is the record of another cell; move it away and run again")
+            raise InputError(f"{path} is the record of another cell; move it elsewhere and rerun the command")
         return record
 
     def status(self, cell: Cell | Record | _Head, rerun: str = "none") -> str:
-        """What became of a cell; `missing` for not yet.
+        """The status of a cell; `missing` if it has no record.
 
         Args:
-            rerun: `all`, or the status of those cells that would be computed again, and count as missing.
+            rerun: `all`, or the status of cells to be recomputed; these count as missing.
         """
         if not isinstance(cell, Cell):
             return cell.status
-        # Scores are not read: 100,000 cells take seconds.
+        # Skips the scores: with them, 100,000 cells would take seconds.
         head = None if rerun == "all" else _read(self.root / cell.folder / RECORD_FILE, _Head)
         return "missing" if head is None or head.status == rerun else head.status
 
     def count(self, cells: Iterable[Cell | Record | _Head], rerun: str = "none") -> Counts:
-        """What became of cells, those without a task included; `rerun` as `status` has it."""
+        """Counts of cells by status, including cells without a task; see `status` for `rerun`."""
         return Counter((cell.dataset, cell.method, cell.family, self.status(cell, rerun)) for cell in cells)
 
     @cached_property
     def plans(self) -> list[Plan]:
-        """The oldest first."""
+        """All plans, the oldest first."""
         return read_plans(self.root)
 
     @cached_property
     def paths(self) -> list[Path]:
-        """Those of all records, sorted.
+        """The paths of all records, sorted.
 
         Raises:
-            InputError: there is no such folder, or it holds no records and no plan.
+            InputError: the folder does not exist, or has neither records nor a plan.
         """
         if not is_directory(self.root):
-            raise InputError(f"there is no folder {self.root}; name the one that a run was given with --out")
+            raise InputError(f"folder {self.root} does not exist; name the output folder (--out) of an earlier run")
         paths = sorted((self.root / "cells").glob(f"*/*/*/{RECORD_FILE}"))
         if not self.plans and not paths and (self.root / HOLDER_FILE).is_file():
             raise InputError(
-                f"a run began in {self.root} and has no record yet: it is fitting tasks, or was killed; look again "
-                "later, or run its command again"
+                f"the run in {self.root} has no records yet: it is fitting tasks, or was killed; try again later, or "
+                "rerun its command"
             )
         if not self.plans and not paths:
             raise InputError(
-                f"{self.root} holds neither records nor a plan; name the folder that a run was given with --out"
+                f"{self.root} contains neither records nor a plan; name the output folder (--out) of an earlier run"
             )
         return paths
 
     @cached_property
     def wanted(self) -> list[Any]:
-        """The plans' cells, and records of those whose task was refused, each as its latest plan has it.
+        """The cells of all plans, and records of those whose task was refused, each from its latest plan.
 
-        Without a plan it is what lies there.
+        Without a plan, all records in the folder.
         """
         if self.paths and not self.plans:
             return [head for path in self.paths if (head := _read(path, _Head)) is not None]
@@ -196,10 +196,10 @@ class Store:
 
     @cached_property
     def records(self) -> list[Record]:
-        """One for each wanted cell that has one.
+        """The records of the wanted cells, as far as they exist.
 
         Raises:
-            InputError: as `paths`, or a file is not what it should be.
+            InputError: as `paths`, or a file is not a valid record.
         """
         if self.paths and not self.plans:
             found: Iterable[Record | None] = (_read(path, Record) for path in self.paths)
@@ -209,26 +209,26 @@ class Store:
 
     @property
     def planned(self) -> int:
-        """Cells that the plans ask for."""
+        """Number of cells in the plans."""
         return len(self.wanted)
 
     @property
     def missing(self) -> int:
-        """Of these, cells without a record yet."""
+        """Number of planned cells without a record."""
         return self.planned - len(self.records)
 
     @cached_property
     def stale(self) -> int:
-        """Records of cells that no plan asks for: of other code, kernels, settings or tasks."""
+        """Number of records that belong to no plan: they are of other code, kernels, settings or tasks."""
         known = {self.root / each.folder for each in self.wanted} if self.plans else set()
         return sum(path.parent not in known for path in self.paths if self.plans)
 
 
 def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model | None:
-    """What a file says, or None if there is no such file (any more: a run may be at work in the folder).
+    """The content of a file, or None if there is no such file: a run may have removed it.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the file is not valid.
     """
     try:
         return model.model_validate_json(path.read_bytes())
@@ -236,14 +236,14 @@ def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model
         return None
     except (OSError, ValidationError) as error:
         why = error.strerror if isinstance(error, OSError) else invalid_field(error)
-        raise InputError(f"{path} is not {what} ({why}); move it away and run again") from error
+        raise InputError(f"{path} is not {what} ({why}); move it elsewhere and rerun the command") from error
 
 
 def read_plans(root: Path) -> list[Plan]:
     """The plans in an output folder, the oldest first.
 
     Raises:
-        InputError: a file there is not a plan.
+        InputError: a file is not a valid plan.
     """
     plans = (_read(path, Plan, "a plan") for path in sorted((root / "plans").glob("*.json")))
     return sorted((plan for plan in plans if plan is not None), key=lambda plan: plan.written)
@@ -253,17 +253,17 @@ def _read_holder(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")[:200]
     except (OSError, UnicodeDecodeError):
-        return "it did not leave its name"
+        return "its process is unknown"
 
 
 def paths_of(records: Iterable[Record], root: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Files of these names in the records' folders, those that are there."""
+    """The files with these names in the folders of the records, as far as they exist."""
     folders = [root.resolve() / record.folder for record in records]
     return filter(is_file, (folder / name for folder in folders for name in names))
 
 
 def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:
-    """The posterior that a record's scores are of.
+    """The posterior behind the scores of a record.
 
     Raises:
         InputError: it is missing, or not a posterior of this task.
@@ -272,7 +272,7 @@ def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:
 
 
 def load_trace(record: Record, root: Path) -> Trace | None:
-    """A record's trace; None if its method has none, or a run is just computing the cell again.
+    """The trace of a record; None if its method has none, or a run is recomputing the cell.
 
     Raises:
         InputError: the file is not a trace.
@@ -284,9 +284,9 @@ def load_trace(record: Record, root: Path) -> Trace | None:
 
 
 def load_traces(records: Iterable[Record], root: Path) -> dict[str, Trace]:
-    """`record.cell` -> trace, for those that have one.
+    """`record.cell` -> trace, for the records that have one.
 
     Raises:
-        InputError: a file lies there that is not a trace.
+        InputError: a file is not a trace.
     """
     return {record.cell: trace for record in records if (trace := load_trace(record, root)) is not None}

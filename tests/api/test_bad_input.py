@@ -22,7 +22,7 @@ from fsvi_bench import (
 from fsvi_bench.posteriors.base import Posterior
 
 FIT = {
-    "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? known: bernoulli-dropout, "),
+    "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? expected one of bernoulli-dropout, "),
     "no such file": (("none.py:Mine",), {}, "there is no file none.py; give path/file.py:Class"),
     "a file alone": (("none.py",), {}, "method none.py is a file without a class; give it as none.py:Class"),
     "a class of another kind": ((Posterior,), {}, "'Posterior' is not a subclass of fsvi_bench.methods.base.Method"),
@@ -122,9 +122,9 @@ SCORE = {
     "a number": (1.0, "the posterior has shape [], expected a posterior of fit, a pair (mean [k], covariance [k, k])"),
     "a variance": ((np.zeros(100), 1.0), "the covariance has shape [], expected [100, 100]; export it again"),
     "masked": ((MASKED, EYE), "'mean' has masked entries, expected a number in each; fill them"),
-    "q of numbers": (unchecked(FactorisedGaussian, zeros(), zeros()), "tensors of shapes mean [], scale [], expected mean [k], scale [k]; give these"),
+    "q of numbers": (unchecked(FactorisedGaussian, zeros(), zeros()), "tensors of shapes mean [], scale [], expected mean [k], scale [k]; reshape them"),
     "q with a number": (unchecked(FullGaussian, zeros(100), zeros()), "mean [100], scale_tril [], expected mean [k], scale_tril [k, k]"),
-    "one sample": (unchecked(SamplesPosterior, zeros(100)), "tensors of shapes samples [100], expected samples [S, k]; give these"),
+    "one sample": (unchecked(SamplesPosterior, zeros(100)), "tensors of shapes samples [100], expected samples [S, k]; reshape them"),
     "a batch with a p each": (unchecked(BernoulliDropoutPosterior, zeros(2, 100), zeros(2)), "retain_probability [2], expected those of one problem; score q[0]"),
     "sparse": (unchecked(FullGaussian, zeros(100), torch.eye(100).to_sparse()), "the posterior's scale_tril has the layout sparse_coo, expected strided"),
     "without numbers": (unchecked(FactorisedGaussian, zeros(100).to("meta"), zeros(100)), "the posterior's mean is on the meta device, expected numbers"),

@@ -74,8 +74,8 @@ def test_failures_are_rows_without_scores(tmp_path, folder):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: folder, "holds neither records nor a plan"),
-        (lambda folder: folder / "none", "there is no folder"),
+        (lambda folder: folder, "contains neither records nor a plan"),
+        (lambda folder: folder / "none", "does not exist"),
         (lambda folder: 7, "the folder is of type int, expected a path"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,8 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
     status, out, err = cli(*arguments, "--wandb", "off")
     assert status == 1
     assert "toy split 0 Bad full seed 0: failed: RuntimeError: planted" in err
+    named = Path(re.search(r"\(traceback: (.*)\)", err)[1])
+    assert named.read_text().endswith("RuntimeError: planted\n")
     assert "Traceback" not in err
     assert "1 not ok" in out
 
@@ -142,7 +145,7 @@ def test_lists(cli):
 def test_datasets_prepare_and_verify(cli):
     assert cli("datasets", "prepare", "diabetes", "toy")[0] == 0
     status, out, _ = cli("datasets", "verify", "diabetes")
-    assert (status, out) == (0, "diabetes: data and 20 splits are as its card says\n")
+    assert (status, out) == (0, "diabetes: the data and 20 splits match the card\n")
     status, out, _ = cli("datasets", "verify")
     assert (status, len(out.splitlines())) == (0, 11)
 
@@ -167,7 +170,7 @@ def test_a_full_disk_behind_stdout_is_one_sentence():
     with Path("/dev/full").open("w") as full:
         done = python("-m", "fsvi_bench", "methods", "list", stdout=full)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("fsvi-bench: no space is left")
+    assert done.stderr.startswith("fsvi-bench: no space left")
 
 
 def test_the_version(cli):

@@ -17,7 +17,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
     [
         (Annotated[int, Field(ge=2)], 1, "expected 2 or more"),
         (Annotated[float, Field(gt=0)], -1.5, "expected more than 0"),
-        (Annotated[float, Field(le=-0.5)], 0, "expected -0.5 at most"),
+        (Annotated[float, Field(le=-0.5)], 0, "expected at most -0.5"),
         (Annotated[float, Field(lt=0.5)], 1, "expected less than 0.5"),
         (int, "x", "expected a whole number"),
         (int, 1.5, "expected a whole number"),

@@ -20,7 +20,7 @@ from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
 FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
-BUILD = "takes either --out FOLDER, which it writes to, or --check, which writes nothing"
+BUILD = "needs either --out FOLDER, to write tasks, or --check"
 
 SAID = [
     # what Typer finds: the option, its value if only one was given, and where the help is
@@ -31,9 +31,9 @@ SAID = [
     ("run --max-steps x", "--max-steps is 'x', expected a whole number (see "),
     ("run --max-steps=many", "--max-steps is 'many', expected a whole number (see "),
     ("run --measurement-points 8 --measurement-points x", "--measurement-points, expected a whole number (see "),
-    ("leaderboard serve --port 99999", "--port is '99999', expected 65535 at most (see "),
+    ("leaderboard serve --port 99999", "--port is '99999', expected at most 65535 (see "),
     # names
-    ("run --dataset bostn", "did you mean 'boston'? known: boston, concrete"),
+    ("run --dataset bostn", "did you mean 'boston'? expected one of boston, concrete"),
     ("run --method exat", "did you mean 'exact'"),
     ("run --protocol quik", "did you mean 'quick'"),
     ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),
@@ -48,30 +48,36 @@ SAID = [
     ("run --dataset boston --splits 20", "boston has no split 20; its splits run from 0 to 19"),
     ("tasks build --check --splits 20", "diabetes has no split 20"),
     ("run --task boston:x", "boston:x: split 'x' is not understood; write a range such as 0-19"),
+    ("run --task boston", "--task boston is a data set, expected a task; give boston:0 for its split 0"),
+    ("score --posterior x --task boston", "give boston:0 for its split 0"),
+    ("run --task toy", "--task toy is a data set without official tasks"),
+    ("run --task bostn:0", "unknown task 'bostn:0': did you mean 'boston'?"),
+    ("run --task empty", "--task empty is a folder, expected a task file"),
     ("run --max-steps 0", "--max-steps is '0', expected 1 or more"),
     ("run --measurement-points 0", "--measurement-points is 0, expected 1 or more"),
-    ("run --ray-address x:1", "--ray-address has no meaning without --executor ray"),
-    ("run --set lr", "write key=value"),
+    ("run --ray-address x:1", "--ray-address requires --executor ray"),
+    ("run --set lr", "of the form key=value"),
     ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
-    ("score", "score takes --task FILE with --posterior FILE, or --posteriors FOLDER"),
+    ("score", "score needs either --task and --posterior, or --posteriors"),
     ("score --task boston:0 --posteriors x", "give one of the two pairs"),
     ("tasks build", BUILD),
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
     ("reproduce ksw2015-fig2 --no-compute", "leave --no-compute out"),
-    ("submit exact", "give --author (a name) and --owner"),
+    ("submit exact", "needs --author (a name) and --owner"),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
-    ("tasks verify split-00.certificate.json", "is a certificate, and no task is named"),
+    ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),
     ("tasks verify empty", "contains no task files"),
-    ("status none", "there is no folder none"),
-    ("status empty", "holds neither records nor a plan"),
-    ("export empty", "holds neither records nor a plan"),
-    ("report empty", "holds neither records nor a plan"),
-    ("report none", "there is no folder none"),
+    ("score --posteriors file", "--posteriors file is a file; score it with --task and --posterior"),
+    ("status none", "folder none does not exist"),
+    ("status empty", "contains neither records nor a plan"),
+    ("export empty", "contains neither records nor a plan"),
+    ("report empty", "contains neither records nor a plan"),
+    ("report none", "folder none does not exist"),
     ("run --dataset toy --out file/out", "is not writable"),
     ("run --dataset toy --out /proc/fsvi-bench", "is not writable"),
     ("tasks build --dataset toy --out file", "is not writable"),
@@ -90,7 +96,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(refused, tmp_path, com
 
 
 def test_messages_are_changed_in_what_pydantic_demands_only():
-    for said in ("unknown data set 'should be': known: yacht", "unknown method 'exact or expected y'"):
+    for said in ("unknown data set 'should be': expected one of yacht", "unknown method 'exact or expected y'"):
         assert plain_demands(said) == said
 
 
@@ -146,6 +152,8 @@ def test_posteriors_of_another_task_and_of_no_task(refused, tmp_path):
     save_file({"mean": read_posterior(FULL).mean[:99].clone(), "scale": torch.ones(99, **f64)}, path, metadata)
     said = refused("score", "--task", TASK, "--posterior", path)
     assert "task has k=100 features, posterior has 99; was it trained on another task?" in said
+    write_posterior(path, read_posterior(FULL), read_task(TASK).sha256[::-1])
+    assert "it is a posterior of task" in refused("score", "--task", TASK, "--posterior", path)
     write_posterior(path, FactorisedGaussian(torch.zeros(100, **f64), torch.full((100,), 1e300, **f64)))
     assert "the posterior's numbers reach" in refused("score", "--task", "diabetes:0", "--posterior", path)
     path.unlink()

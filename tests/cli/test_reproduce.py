@@ -72,7 +72,7 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(q
     files = figure_files(tmp_path, "burt2020-fig1")
     assert out.split()[-3:] == [str(path) for path in files]
     assert "rand-a full kl_jitter=1e-06" in out
-    assert "7 computed, 0 found finished" in err
+    assert "7 computed, 0 reused" in err
 
     document, records = json.loads(files[2].read_text()), records_of(tmp_path)
     cells, curves, data = (pd.DataFrame(document["frames"][name]) for name in ("cells", "curves", "data"))
@@ -96,7 +96,7 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(q
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     status, _, err = quick("burt2020-fig1")
     assert status == 0
-    assert "0 computed, 7 found finished" in err
+    assert "0 computed, 7 reused" in err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -185,21 +185,21 @@ def test_without_a_certified_task_nothing_is_drawn(quick, tmp_path, monkeypatch)
     monkeypatch.setattr(runner, "build_task", refuse)
     status, out, err = quick("burt2020-fig1", "--json")
     assert (status, json.loads(out)["files"]) == (1, [])
-    assert "nothing is drawn" in err
+    assert "no figure was drawn" in err
     assert not list(tmp_path.rglob("burt2020*"))
 
 
 def test_an_experiment_tells_what_became_of_its_claims(quick, cli, tmp_path):
     status, out, err = quick("ksw2015-fig2")
     assert status == 0  # a claim that does not hold is a finding
-    assert "settles no claim" in out
+    assert "cannot confirm or refute a claim" in out
     assert "did not hold: figure 2's caption" in out
     assert "undecided" not in out
     assert out.split()[-4:] == [str(tmp_path / f"ksw2015-fig2-quick.{kind}") for kind in ("png", "svg", "json", "csv")]
-    assert err.strip() == f"results lie in {tmp_path}"  # no parts, nothing to count
+    assert err.strip() == f"results are in {tmp_path}"  # no parts, nothing to count
     claims = json.loads(cli("reproduce", "ksw2015-fig2", "--out", tmp_path, "--json")[1])["claims"]
     assert [claim["holds"] for claim in claims] == [True, False, True]
-    assert "settles no claim" not in cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
+    assert "cannot confirm or refute a claim" not in cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
 
 
 def test_an_undecided_claim_is_told_from_a_refuted_one(capsys):
@@ -301,8 +301,8 @@ def test_an_option_that_no_chosen_method_has_is_refused_with_a_protocol_too():
     ("content", "message"),
     [
         ({"method_options": {"ssge": {}}}, "method_options has 'ssge', which is not among the methods"),
-        ({"grid": {"M": [1]}}, "give measurement_points and max_steps"),
-        ({"method_options": {"rand-a": {"max_steps": 1}}}, "give measurement_points and max_steps"),
+        ({"grid": {"M": [1]}}, "set measurement_points and max_steps"),
+        ({"method_options": {"rand-a": {"max_steps": 1}}}, "set measurement_points and max_steps"),
         ({"grid": {"kl_jitter": []}}, "grid has no values for 'kl_jitter'"),
     ],
 )

@@ -20,7 +20,7 @@ def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
     next(out.rglob("record.json")).unlink()
     status, text, err = cli("status", out)
     assert (status, err) == (0, "")
-    assert "3 of 4 cells done (75 %), 3 of them ok" in text
+    assert "3 of 4 cells done (75 %), 3 ok" in text
     status, text, _ = cli("status", out, "--json")
     told = json.loads(text)
     assert (told["planned"], told["ok"], told["missing"], told["stale"]) == (4, 3, 1, 0)
@@ -63,13 +63,13 @@ def test_a_dry_run_downloads_nothing_to_check_settings(cli, tmp_path, monkeypatc
     large = ("run", "--dataset", "yacht", "--splits", "0", "--method", "rand-a", "--measurement-points", 100_000)
     status, out, err = cli(*large, "--dry-run", "--out", tmp_path / "out", "--json")
     assert (status, json.loads(out)["missing"]) == (0, 2)
-    assert "the raw data of yacht are not here, so that no setting is held to them" in err
+    assert "the raw data of yacht are not available locally" in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flags", [("--dry-run",), ()])
 def test_a_flag_without_a_use_is_said_to_have_none(cli, tmp_path, flags):
-    said = "--max-steps is not used: none of the chosen methods has such a setting"
+    said = "--max-steps has no effect: none of the chosen methods has this option"
     status, _, err = cli(*TOY, "--out", tmp_path, "--max-steps", 5, *flags)
     assert (status, err.splitlines().count(said)) == (0, 1)
     assert said not in cli(*TOY, "--method", "rand-a", "--out", tmp_path, "--max-steps", 5, "--dry-run")[2]
@@ -80,7 +80,7 @@ def test_a_second_run_computes_what_a_dry_run_says(cli, tmp_path):
         run = (*TOY, "--out", tmp_path, "--rerun", rerun)
         told = json.loads(cli(*run, "--dry-run", "--json")[1])
         assert (told["planned"], told["missing"]) == (4, missing)
-        assert f"{missing} cells computed, {4 - missing} found" in cli(*run)[2]
+        assert f"{missing} cells computed, {4 - missing} reused" in cli(*run)[2]
 
 
 def test_export_writes_two_tables(cli, tmp_path):

@@ -60,11 +60,11 @@ def test_a_refit_that_departs_has_status_1_and_says_by_how_much(cli, monkeypatch
     assert status == 1
     lines = out.splitlines()
     assert [line for line in lines if "split" in line] == [
-        f"diabetes split {split}: the refit DEPARTS from the official task" for split in (0, 2)
+        f"diabetes split {split}: the refit DIFFERS from the official task" for split in (0, 2)
     ]
     bound = read_official("diabetes", 0).certificate.fit.bound_per_point
-    values = f"official {bound:.6f}, refitted {bound - 1:.6f}; 1 nats apart"
-    assert f"bound per training point: {values}, tolerance 0.01, which is exceeded" in lines[1]
+    values = f"official {bound:.6f}, refitted {bound - 1:.6f}; difference 1 nats"
+    assert f"bound per training point: {values}, tolerance 0.01 (exceeded)" in lines[1]
 
 
 def test_a_refit_without_a_certificate_is_a_departure(cli, monkeypatch):
@@ -82,4 +82,4 @@ def test_split_0_is_checked_unless_another_is_named(cli, monkeypatch):
     out = cli("tasks", "build", "--check", "--workers", "1")[1]
     assert [line.split(":")[0] for line in out.splitlines() if "split" in line] == ["diabetes split 0"]
     out = cli("tasks", "build", "--check", "--splits", "0-19", "--workers", "1")[1]
-    assert out.count("to the last bit") == len(official_splits("diabetes")) == 20
+    assert out.count("is identical to") == len(official_splits("diabetes")) == 20

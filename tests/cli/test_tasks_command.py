@@ -27,7 +27,7 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     assert json.loads(out)[0]["dataset"] == "toy"
     by_folder, by_files = (cli("tasks", "verify", *named) for named in ([tmp_path], paths))
     assert by_folder == by_files
-    assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; posteriors computed twice agree to ")
+    assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; the two computations of each posterior agree to ")
     shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", "diabetes:3")]
     assert [len(each) for each in shown] == [20, 1]
     assert shown[0][3] == shown[1][0]

@@ -114,21 +114,21 @@ def cells(*those):
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (edited, "no allowed signer"),
-        (unsigned, "no allowed signer"),
-        (by_a_stranger, "no allowed signer"),
-        (for_another_purpose, "no allowed signer"),
+        (edited, "not signed by an allowed signer"),
+        (unsigned, "not signed by an allowed signer"),
+        (by_a_stranger, "not signed by an allowed signer"),
+        (for_another_purpose, "not signed by an allowed signer"),
         (of_another_entry, "earlier version of the entry"),
-        (signed_by_the_lab(ELSEWHERE), "other tasks"),
+        (signed_by_the_lab(ELSEWHERE), "tasks of another edition"),
         (signed_by_the_lab(WHOLE.model_copy(update={"scoring_version": SCORING_VERSION + 1})), "scoring version"),
         (of_an_earlier_entry, "earlier version of the entry"),
-        (cells(), "lacks 10 of 10 runs, and has 0 others"),
+        (cells(), "lacks 10 of 10 runs, and has 0 runs that do not belong"),
         (cells(*WHOLE.cells[1:]), "lacks 1 of 10 runs"),
-        (cells(*WHOLE.cells, *ELSEWHERE.cells), "lacks 0 of 10 runs, and has 10 others"),
-        (cells(*WHOLE.cells, WHOLE.cells[0]), "lacks 0 of 10 runs, and has 1 others"),
-        (signed_by_the_lab(WHOLE.model_copy(update={"isolation": "none"})), "without a jail"),
+        (cells(*WHOLE.cells, *ELSEWHERE.cells), "lacks 0 of 10 runs, and has 10 runs that do not belong"),
+        (cells(*WHOLE.cells, WHOLE.cells[0]), "lacks 0 of 10 runs, and has 1 runs that do not belong"),
+        (signed_by_the_lab(WHOLE.model_copy(update={"isolation": "none"})), "without isolation"),
         (garbage, "signer|read"),
-        (link, "no file"),
+        (link, "not a readable file"),
         (absent, "not verified yet"),
     ],
 )
@@ -191,9 +191,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     ("key", "match"),
     [
         ("lab", None),
-        ("stranger", "is no key of"),
-        (None, "counts signed results only"),
-        ("nothing", "there is no key"),
+        ("stranger", "is not listed in"),
+        (None, "accepts only signed results"),
+        ("nothing", "does not exist"),
     ],
 )
 def test_a_key_that_will_not_count_is_found_out_before_the_work(signed, keys, key, match):
@@ -206,7 +206,7 @@ def test_a_result_is_written_with_its_signature(signed, keys):
     write_result(path, result(entry("first"), DIABETES, twos), keys / "lab")
     assert signer(path, path.read_bytes(), signed) == "lab"
     before = path.read_bytes()
-    with pytest.raises(InputError, match="there is no key"):
+    with pytest.raises(InputError, match="does not exist"):
         write_result(path, result(entry("first"), DIABETES, ones), keys / "nothing")
     assert (path.read_bytes(), signer(path, before, signed)) == (before, "lab")
 

@@ -31,7 +31,7 @@ def test_a_board_of_ones_own_has_a_secret_that_only_its_owner_reads(tmp_path):
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert read_secret(made, tmp_path / "secret").sha256 == made.secret_sha256
     assert (tmp_path / "secret").read_text().strip() not in (tmp_path / EDITIONS / "v1" / EDITION_FILE).read_text()
-    with pytest.raises(InputError, match="open; name the file"):
+    with pytest.raises(InputError, match="is open and needs its secret"):
         read_secret(made, None)
     with pytest.raises(InputError, match="exists"):
         make_board(tmp_path, "v1", ["yacht"], tmp_path / "another")
@@ -142,7 +142,7 @@ def test_ranked_tasks_are_drawn_as_promised(made):
 
 
 def test_what_an_edition_asks_for_as_a_whole_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"^the edition: a data set stands twice in 'datasets'; mend that field$"):
+    with pytest.raises(InputError, match=r"^the edition: 'datasets' has a data set twice; fix this field$"):
         make_board(tmp_path, "v1", ["yacht", "yacht"], tmp_path / "secret")
     assert list(tmp_path.iterdir()) == []
 

@@ -125,7 +125,7 @@ def test_an_owner_is_the_same_in_capitals():
 
 @pytest.mark.parametrize("lr", [1, 1.0, True])
 def test_numbers_written_otherwise_are_the_same_settings(lr):
-    with pytest.raises(InputError, match="again"):
+    with pytest.raises(InputError, match="duplicates"):
         require_own_source(entry("second", SOURCE, settings={"lr": lr}), [entry("first", SOURCE, settings={"lr": 1})])
 
 
@@ -133,7 +133,7 @@ def test_ones_own_source_may_stand_with_other_settings_or_another_family():
     first = entry("first", SOURCE, settings={"lr": 0.1})
     require_own_source(entry("second", REFORMATTED, settings={"lr": 0.2}), [first])
     require_own_source(entry("second", REFORMATTED, settings={"lr": 0.1}, family="ffg"), [first])
-    with pytest.raises(InputError, match="first again"):
+    with pytest.raises(InputError, match="duplicates first"):
         require_own_source(entry("second", REFORMATTED, settings={"lr": 0.1}), [first])
 
 
@@ -141,7 +141,7 @@ def test_a_built_in_method_stands_once_with_its_settings():
     first = entry("first", settings={"lr": 0.1})
     require_own_source(entry("second", settings={"lr": 0.2}), [first])
     require_own_source(entry("third", settings={"lr": 0.1}, method=BuiltIn(name="ssge", version="0.2.0")), [first])
-    with pytest.raises(InputError, match="first again"):
+    with pytest.raises(InputError, match="duplicates first"):
         require_own_source(entry("second", settings={"lr": 0.1}), [first])
 
 

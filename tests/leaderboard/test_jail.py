@@ -125,7 +125,7 @@ def test_a_strict_umask_of_the_verifier_is_no_hindrance(task):
 def test_what_it_says_in_the_end_is_quoted_and_however_long_it_is(task):
     code = source("import os\nos.write(2, b'x' * 2**19)\nos.write(2, b'\\x1b[2J<b>last words')\nos._exit(3)")
     reason = run(code, task).reason
-    assert reason.startswith("it ended with status 3 before it had sent its posterior; its last words: ")
+    assert reason.startswith("it ended with status 3 before it had sent its posterior; the last line of its output: ")
     assert "\x1b" not in reason
     assert len(reason) < 300
 
@@ -262,13 +262,15 @@ def test_a_bwrap_that_merely_executes_is_found_out(task, tmp_path):
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-    with pytest.raises(InputError, match=r"the jail does not hold.*Nothing of the entry was run|did not get ready"):
+    with pytest.raises(
+        InputError, match=r"the sandbox is not tight, so that no code of the entry was run|did not start"
+    ):
         run(source("raise SystemExit"), task, replace(working_jail(), bwrap=str(fake)))
 
 
 def test_without_bwrap_nothing_runs(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(InputError, match="nothing was run; install it, or give --without-isolation"):
+    with pytest.raises(InputError, match="is not available; install it, or give --without-isolation"):
         require_jail()
 
 

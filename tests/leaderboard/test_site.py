@@ -71,8 +71,8 @@ def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path)
     made = dict(site_files(Site(read_board(tmp_path))))
     assert not any(KEY.hex().encode() in content for content in made.values())
     assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
-    assert "No entry has a result that counts yet." in Page(made["index.html"]).words  # nobody signed
-    assert "no allowed signer signed its result" in Page(made["methods/near.html"]).words
+    assert "No entry has a valid result yet." in Page(made["index.html"]).words  # nobody signed
+    assert "its result is not signed by an allowed signer" in Page(made["methods/near.html"]).words
 
 
 def test_json_holds_what_the_pages_show(site, root, files):
@@ -169,8 +169,8 @@ def test_equal_folders_give_equal_files_whatever_the_order(files, tmp_path, cli)
     other = save_board(tmp_path / "other", order=-1)
     status, out, err = cli("leaderboard", "build", "--root", other, "--out", tmp_path / "site")
     assert (status, out) == (0, f"{tmp_path / 'site' / 'index.html'}\n")
-    assert "fresh has no result that counts: not verified yet" in err
-    assert "broken is not shown" in err
+    assert "fresh has no valid result: not verified yet" in err
+    assert "broken was refused" in err
     written = tree(tmp_path / "site")
     assert written.pop(MANIFEST)
     assert written == files
@@ -209,7 +209,7 @@ def test_only_a_builds_own_files_go(tmp_path):
     assert tree(site).keys() == {"index.html", "methods/b.html", "mine.txt", MANIFEST}
     (site / "data").mkdir()
     (site / "data/a.js").write_text("mine")
-    with pytest.raises(InputError, match=r"a\.js is there and was not made by `leaderboard build`; remove it"):
+    with pytest.raises(InputError, match=r"a\.js exists and was not written by `leaderboard build`; remove it"):
         write_site(site, {"data/a.js": b"1"})
     assert (site / "index.html").read_bytes() == b"1"
 
@@ -315,7 +315,7 @@ def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_p
                      "//etc/passwd", "/index.html%00", "/index.html/", "//["):  # fmt: skip
             status, content, _ = asked(place, path)
             assert (status, b"secret" in content) == (404, False), path
-    with pytest.raises(InputError, match="holds no built site; make it with `fsvi-bench leaderboard build`"):
+    with pytest.raises(InputError, match="is not a built site; build it with `fsvi-bench leaderboard build`"):
         make_server(secret, 0)
 
 

@@ -145,7 +145,7 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
     ]
     assert f"p = {digits(expected.p_value, 2)} (Wilcoxon)" in page.locator("#said").inner_text()
     page.locator("#b").select_option("factors")
-    page.get_by_text("An entry beside itself").wait_for()
+    page.get_by_text("Choose two different entries").wait_for()
     for name in ("exact-full", "near"):  # an entry's own link names the first alone
         page = visit(f"compare.html#a={name}")
         page.locator("#compared").wait_for()

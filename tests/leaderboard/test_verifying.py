@@ -15,7 +15,7 @@ from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.run import Limits, find_method, require_conformance
+from fsvi_bench.leaderboard.jailed.run import Limits, Run, find_method, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
@@ -99,13 +99,13 @@ def test_to_fail_is_a_result(tmp_path):
         assert found.isolation.startswith("bubblewrap, rlimit, ")
     greedy = built_in("rand-a", settings={"max_steps": 10_000})
     found = run(greedy, tmp_path, SOME[:1])
-    assert found.cells[0].reason.startswith("it takes 10000 steps and its budget declares 100; raise --steps")
+    assert found.cells[0].reason.startswith("it takes 10000 steps, but its budget is 100; increase --steps")
 
 
 def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
     with (
         locked_directory(tmp_path / "kept", "folder"),
-        pytest.raises(InputError, match="another process is at work"),
+        pytest.raises(InputError, match="another process is using"),
         locked_directory(tmp_path / "kept", "folder"),
     ):
         pass
@@ -128,7 +128,7 @@ def test_runs_are_taken_up_under_the_same_secret_and_limits_alone():
         (
             source("1 / 0"),
             {},
-            r"it breaks \d+ of \d+ rules, .*the first .trains.*division by zero \(method\.py, line 1\d",
+            r"\d+ of \d+ conformance checks failed, the first is .trains.*division by zero \(method\.py, line 1\d",
         ),
         (source(), {"family": "ffg"}, "failing: method M has no family .ffg.; its families: full"),
         (source(), {"settings": {"speed": 1}}, "failing: method M, option .speed.: there is no such option"),
@@ -173,7 +173,7 @@ def test_official_answers_by_heart_show_as_such(tmp_path):
 
 
 def test_a_jail_that_does_not_hold_ends_the_verification(tmp_path):
-    with pytest.raises(InputError, match=r"no code of entries was run|did not get ready"):
+    with pytest.raises(InputError, match=r"check that it is installed|did not start"):
         run(built_in(), tmp_path, SOME[:1], verification(Jail(str(tmp_path / "nothing"))))
 
 
@@ -183,7 +183,7 @@ def test_a_jail_that_does_not_hold_ends_the_verification(tmp_path):
         (built_in("nothing"), "unknown built-in method"),
         (built_in("rand-a", "bernoulli"), "rand-a has no family .bernoulli.; its families: full, ffg"),
         (built_in("rand-a", settings={"nothing": 1}), "nothing"),
-        (Entry("late", manifest(method=BuiltIn(name="exact", version="99.0.0")), None), "install that version"),
+        (Entry("late", manifest(method=BuiltIn(name="exact", version="99.0.0")), None), "upgrade it"),
     ],
 )
 def test_an_entry_that_cannot_be_run_is_one_sentence(each, match):
@@ -228,21 +228,41 @@ def test_from_an_idea_to_a_ranked_row(cli, tmp_path, monkeypatch):
 def test_submitting_a_built_in_method_writes_nothing_that_does_not_hold(cli, board):
     words = ["--root", board, "--author", "Ada", "--owner", "ada"]
     for bad, match in ((["exact", "--licence", "none"], "licence"), (["exact", "--seconds", "nan"], "seconds"),
-                       (["nothing.py:M"], "there is no file"), (["exact", "--set", "x"], "key=value")):  # fmt: skip
+                       (["nothing.py:M"], "does not exist"), (["exact", "--set", "x"], "key=value")):  # fmt: skip
         status, _, err = cli("submit", *bad, *words)
         assert (status, match in err) == (2, True)
     assert cli("submit", "exact")[0] == 2
     assert list((board / "entries").iterdir()) == []
 
 
+def test_submit_writes_nothing_before_its_trials_have_passed(cli, board, monkeypatch):
+    words = ["submit", "exact", "--root", board, "--author", "Ada", "--owner", "ada", "--without-isolation"]
+    before = sorted(board.rglob("*"))
+    found = []
+
+    def fail(*_):
+        found.append(sorted(board.rglob("*")))
+        return Run("failed", "planted", 1.0, (), "none")
+
+    monkeypatch.setattr(verifying, "run_entry", fail)
+    status, out, err = cli(*words)
+    assert (status, out) == (1, "")
+    assert "nothing was written" in err
+    assert found == [before]
+    assert sorted(board.rglob("*")) == before
+    monkeypatch.undo()
+    assert cli(*words)[:2] == (0, f"{board / 'entries' / 'exact-full'}\n")
+    assert sorted(path.name for path in board.iterdir()) == ["editions", "entries"]
+
+
 def test_an_entry_is_written_and_verified_in_its_place_alone(cli, board):
     words = ["--root", board, "--author", "Ada", "--owner", "ada"]
     status, _, err = cli("submit", "exact", "--name", "../../elsewhere", *words)
-    assert (status, "cannot be an entry's name" in err) == (2, True)
+    assert (status, "cannot be the name of an entry" in err) == (2, True)
     assert not (board.parent / "elsewhere").exists()
     stray = write_entry(board / "attic", entry("mine")).rename(board / "mine")
     status, _, err = cli("verify", stray)
-    assert (status, "in no leaderboard" in err) == (2, True)
+    assert (status, "is not in a leaderboard" in err) == (2, True)
 
 
 def test_an_entry_that_is_there_stays_unless_replaced(board):
@@ -256,11 +276,11 @@ def test_an_entry_that_is_there_stays_unless_replaced(board):
         boards.write_entry(board, "mine", content, None, False, broken)
     assert list((board / "entries").iterdir()) == []
     boards.write_entry(board, "mine", content, None, False, id)
-    with pytest.raises(InputError, match="give --replace"):
+    with pytest.raises(InputError, match="overwrite it with --replace"):
         boards.write_entry(board, "mine", content, None, False, id)
     boards.write_entry(board, "mine", {**content, "title": "Mine, again"}, None, True, id)
     assert read_entry(board / "entries" / "mine").manifest.title == "Mine, again"
-    with pytest.raises(InputError, match="mine again"):
+    with pytest.raises(InputError, match="duplicates mine"):
         boards.write_entry(board, "twin", {**content, "title": "Another"}, None, False, id)
     assert sorted(path.name for path in (board / "entries").iterdir()) == ["mine"]
 

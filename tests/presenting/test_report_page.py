@@ -145,7 +145,7 @@ def test_a_trace_that_is_gone_is_none(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "there is no folder"), ({}, "holds neither records"), ({"cells/x/y/z/record.json": "{}"}, "not a valid")],
+    [(None, "does not exist"), ({}, "contains neither records"), ({"cells/x/y/z/record.json": "{}"}, "not a valid")],
 )
 def test_what_is_no_output_folder_is_refused(tmp_path, content, words):
     root = tmp_path / "results"

@@ -63,10 +63,10 @@ def test_settings_are_told_where_a_methods_rows_differ_and_priors_of_its_own_any
     assert words({"prior": "own"}, {"prior": "task"}) == ["prior=own", "prior=task"]
 
 
-def test_failures_are_counted_and_listed_never_averaged_away(capsys):
+def test_failures_are_counted_and_listed_never_averaged_away(capsys, tmp_path):
     records = [record(0, 1.0), record(1), diverged(2)]
     assert summary(records).loc[0, ["cells", "ok", "diverged", "failed"]].tolist() == [3, 1, 1, 1]
-    print_failures(records[:2])
+    print_failures(records[:2], tmp_path)
     assert capsys.readouterr().err == "toy split 1 m full seed 0: failed: RuntimeError: it broke\n"
     assert "1 (2 not ok)" in told_at(100, records)
 

@@ -98,9 +98,12 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{}", r"is not a valid record \(cell is missing\); move it away"),
-        ("no JSON", r"is not a valid record \(.*expected ident at line 1 column 2\); move it away"),
-        ('{"cell": "a', r"is not a valid record \(.*EOF while parsing a string at line 1 column 11\); move it away"),
+        ("{}", r"is not a valid record \(cell is missing\); move it elsewhere"),
+        ("no JSON", r"is not a valid record \(.*expected ident at line 1 column 2\); move it elsewhere"),
+        (
+            '{"cell": "a',
+            r"is not a valid record \(.*EOF while parsing a string at line 1 column 11\); move it elsewhere",
+        ),
         ("[1, 2]", "is not a valid record"),
     ],
 )
@@ -175,14 +178,14 @@ def test_a_full_disk_does_not_cost_the_record_that_was_to_be_computed_again(tmp_
 def test_a_folder_in_which_a_run_began_is_told_from_an_empty_one(tmp_path):
     (tmp_path / ".running").touch()
     for read in (records_of, counted):
-        with pytest.raises(InputError, match=r"a run began in .* it is fitting tasks, or was"):
+        with pytest.raises(InputError, match=r"the run in .* it is fitting tasks, or was"):
             read(tmp_path)
 
 
 def test_a_plan_that_is_none_is_named(tmp_path):
     execute(tmp_path)
     (tmp_path / "plans" / "x.json").write_text('{"format": "fsvi-')
-    with pytest.raises(InputError, match=r"x.json is not a plan \(.*EOF while parsing a string.*\); move it away"):
+    with pytest.raises(InputError, match=r"x.json is not a plan \(.*EOF while parsing a string.*\); move it elsewhere"):
         records_of(tmp_path)
 
 
@@ -298,14 +301,14 @@ def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied):
 def test_sources_that_change_while_a_run_is_under_way_stop_it(tmp_path, monkeypatch):
     """A worker that imports another version would give its results the name of the first."""
     monkeypatch.setattr(job, "decisive_sha256", lambda of_method: "f" * 64)
-    with pytest.raises(InputError, match="were changed while it ran"):
+    with pytest.raises(InputError, match="were changed during the run"):
         execute(tmp_path)
     assert list(tmp_path.rglob("record.json")) == []
 
 
 def test_the_store_may_be_used_again_once_a_run_is_over(tmp_path):
     store = Store(tmp_path)
-    with store.locked(), pytest.raises(InputError, match="another run is at work"), Store(tmp_path).locked():
+    with store.locked(), pytest.raises(InputError, match="another run is using"), Store(tmp_path).locked():
         pass
     with store.locked():
         assert (tmp_path / ".running").is_file()

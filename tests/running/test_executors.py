@@ -209,7 +209,7 @@ def test_a_death_in_the_middle_of_an_answer_or_with_children_is_seen_at_once(tmp
 def test_what_died_idle_costs_no_call_and_is_sent_no_signal(monkeypatch):
     """Its number may be another process's by then."""
     sent = []
-    with LocalExecutor(1).hire() as (_, submit):
+    with LocalExecutor(1).open_pool() as (_, submit):
         process = executors.read_answer(submit(pickle.dumps(os.getpid)).result())
         os.kill(process, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{process}").exists())  # with all its threads

@@ -106,9 +106,9 @@ def test_a_task_file_stands_for_its_own_split():
         ({"splits": ""}, "--splits '' is not understood"),
         ({"seeds": ""}, "--seeds '' is not understood"),
         ({"seeds": "a"}, "--seeds 'a' is not understood"),
-        ({"task_files": [BOSTON], "splits": "0"}, "--splits has no meaning with --task alone"),
-        ({"task_files": [BOSTON, BOSTON]}, "boston split 0 is asked for twice"),
-        ({"task_files": [BOSTON], "datasets": ["boston"]}, "boston split 0 is asked for twice"),
+        ({"task_files": [BOSTON], "splits": "0"}, "--splits applies to data sets, but a task is one split"),
+        ({"task_files": [BOSTON, BOSTON]}, "boston split 0 is given twice"),
+        ({"task_files": [BOSTON], "datasets": ["boston"]}, "boston split 0 is given twice"),
     ],
 )
 def test_nonsense_is_refused(given, message):
@@ -214,9 +214,9 @@ def test_what_the_command_line_gives_takes_the_place_of_sub_grids_too():
 @pytest.mark.parametrize(
     ("sub_grid", "message"),
     [
-        ({"datasets": ["boston"]}, "it would add nothing"),
+        ({"datasets": ["boston"]}, "needs measurement_points or a grid"),
         ({"datasets": ["wine"], "measurement_points": [20]}, "'wine', which is not among the data sets"),
-        ({"datasets": ["boston"], "grid": {"M": [20]}}, "give measurement_points and max_steps"),
+        ({"datasets": ["boston"], "grid": {"M": [20]}}, "set measurement_points and max_steps"),
         ({"datasets": ["boston"], "grid": {"kl_jitter": []}}, "grid has no values for 'kl_jitter'"),
     ],
 )

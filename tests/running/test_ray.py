@@ -50,7 +50,7 @@ def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
 def test_a_node_with_other_sources_takes_no_part(ray_executor, monkeypatch):
     """Its results would carry this version's code hash."""
     monkeypatch.setattr(ray_cluster, "package_sha256", lambda: "another")
-    with pytest.raises(InputError, match="has other sources of fsvi-bench"):
+    with pytest.raises(InputError, match="has a different fsvi-bench"):
         list(ray_executor.map(work, [1]))
 
 
@@ -70,7 +70,7 @@ def test_a_run_is_the_local_one(ray_executor, tmp_path, monkeypatch):
 
 
 def test_a_second_cluster_in_one_process_is_refused(ray_executor):
-    with pytest.raises(InputError, match="part of a Ray cluster already"):
+    with pytest.raises(InputError, match="already connected to a Ray cluster"):
         make_executor("ray", 2)
 
 
@@ -108,7 +108,7 @@ def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path,
     monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: nodes)
     monkeypatch.setattr(ray_cluster, "_listens", lambda _: answering)
     started = time.monotonic()
-    with pytest.raises(WorkersLost, match="what was finished is kept"):
+    with pytest.raises(WorkersLost, match="finished cells are kept"):
         next(outcomes)
     assert time.monotonic() - started < 30
     process = int((tmp_path / "process").read_text().split()[0])

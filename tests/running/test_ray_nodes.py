@@ -126,5 +126,5 @@ def test_a_run_without_its_head_ends_and_says_so(nodes, tmp_path):
     out, err = finish(run, 90)
     assert (run.returncode, out) == (1, ""), err
     # For so many seconds, or at once where it is noticed between two stages.
-    assert f"fsvi-bench: the Ray cluster at {nodes.head} is lost: its head does not answer" in err
+    assert f"fsvi-bench: the Ray cluster at {nodes.head} is lost: its head has not answered" in err
     assert "Traceback" not in err

@@ -1,1 +1,1 @@
-"""Code of entries run where it can do no harm: the jail, the process inside it, and the verifier's side of the pipe."""
+"""Runs the code of entries in a sandbox (the jail): its setup, the process inside it, and the verifier's side."""

@@ -1,7 +1,7 @@
-"""What the process in the jail gives up for good before it runs an entry's code: memory, time, and system calls.
+"""Irrevocable limits on memory, time and system calls that the process in the jail sets before it runs an entry's code.
 
-System calls are denied but for the few that training needs (libseccomp, by pyseccomp): none makes a socket, a process,
-or a program, none signals or looks into another process.
+Only the system calls that training needs are allowed (libseccomp, through pyseccomp). None of them can open a socket,
+start a process or a program, or signal or inspect another process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-MAX_FILE = 2**20  #: bytes of its stderr, and of files where any may be written
-MAX_THREADS, MAX_OPEN_FILES = 512, 256  #: threads of this user in all, since that is how Linux counts them
+MAX_FILE = 2**20  #: bytes of its stderr, and of each file if it may write files
+MAX_THREADS, MAX_OPEN_FILES = 512, 256  #: threads of this user in total, as counted by Linux
 _CLONE_THREAD, _TEMPORARY = 0x10000, 0o20000000  #: CLONE_THREAD; O_TMPFILE without O_DIRECTORY
 _ALLOWED = """
 access brk clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3 exit exit_group faccessat
@@ -34,11 +34,11 @@ _WRITING = "open openat mkdir mkdirat rmdir unlink unlinkat rename renameat rena
 
 
 def confine(memory: int, cpu_seconds: int, may_write: bool = False) -> str:
-    """Confines this process and its threads for good; says by what.
+    """Confines this process and its threads irrevocably; returns a description of the limits.
 
     Args:
-        memory: bytes of address space beyond what is mapped by now, so that it means the same whatever libraries take.
-        may_write: whether small files can be made in the jail's scratch folder, as checks of conformance do.
+        memory: bytes of address space in addition to what is mapped already, so that libraries do not count.
+        may_write: whether the process may write small files to the scratch folder, as conformance checks do.
     """
     limits = {
         resource.RLIMIT_CORE: 0,
@@ -59,29 +59,29 @@ def confine(memory: int, cpu_seconds: int, may_write: bool = False) -> str:
 
 
 def end_with_parent() -> None:
-    """A verifier that is killed takes its child along."""
+    """Makes the system kill this process when the verifier ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def leaks(planted: Path, port: int) -> list[str]:
-    """What this process can reach that no jail may let it: asked from inside, before an entry's code is there.
+    """Resources that this process can reach although the jail must prevent it; checked before an entry's code is run.
 
     Args:
-        planted: a file of the verifier's that anyone may read, in a folder that the jail does not show.
-        port: on which the verifier listens on its loopback.
+        planted: a world-readable file of the verifier, in a folder that is not visible in the jail.
+        port: a port on the loopback address at which the verifier listens.
     """
     found = []
     with contextlib.suppress(OSError):
         planted.read_bytes()
-        found.append("a file of the verifier's")
+        found.append("a file of the verifier")
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
         found.append("the network")
     if sum(name.isdigit() for name in os.listdir("/proc")) > 4:  # noqa: PTH208 - only names are needed
         found.append("other processes")
     if os.geteuid() == 0:
-        found.append("the rights of root")
+        found.append("root privileges")
     for name in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname"):
         with contextlib.suppress(OSError):
             os.close(os.open(name, os.O_WRONLY))
@@ -90,7 +90,7 @@ def leaks(planted: Path, port: int) -> list[str]:
 
 
 def calls_are_open() -> bool:
-    """Whether the filter of system calls is not there: asked once it should be."""
+    """Whether the filter of system calls is missing; checked after it has been set."""
     try:
         socket.socketpair()
     except OSError:
@@ -99,7 +99,7 @@ def calls_are_open() -> bool:
 
 
 def _deny_system_calls(may_write: bool) -> bool:
-    """Whether libseccomp is there and has closed all calls but the allowed ones, in all threads."""
+    """Denies all system calls but the allowed ones, in all threads; returns whether libseccomp is available."""
     try:
         import pyseccomp as seccomp
 
@@ -108,11 +108,11 @@ def _deny_system_calls(may_write: bool) -> bool:
         return False
     rules.set_attr(seccomp.Attr.CTL_TSYNC, 1)
     for name in f"{_ALLOWED} {_WRITING if may_write else ''}".split():
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a call that this architecture does not have
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a call that does not exist on this architecture
             rules.add_rule(seccomp.ALLOW, name)
-    for name, place in (("open", 1), ("openat", 2)) if not may_write else ():  # files that are there; none is made
+    for name, place in (("open", 1), ("openat", 2)) if not may_write else ():  # existing files only
         rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(place, seccomp.MASKED_EQ, os.O_CREAT | _TEMPORARY, 0))
-    # clone makes threads only. The flags of clone3 lie where no filter can look; the C library falls back to clone.
+    # clone may start threads only. A filter cannot read the flags of clone3; the C library falls back to clone.
     rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
     rules.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
     rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(0, seccomp.EQ, 0), seccomp.Arg(2, seccomp.EQ, 0))

@@ -1,9 +1,9 @@
-"""The jail: bubblewrap, started as an unprivileged user, with nothing in it but Python, its libraries and one job.
+"""The jail: bubblewrap as an unprivileged user, containing only Python, its libraries and one job.
 
-Inside there is no network, no other process, nothing of the environment, and no file of this project's but its code:
-neither data, tasks, configuration nor a leaderboard. A verifier that runs as root drops to the user `nobody` first;
-folders that this user may not enter, such as a Python beneath /root, are mounted for it in a mount namespace of the
-run's own. See bwrap(1), unshare(1) and setpriv(1).
+It has no network, no other processes, no environment variables of the verifier, and of this project only the code: no
+data, tasks, configuration or leaderboard. A verifier that runs as root first switches to the user `nobody`. Folders
+that this user may not enter, such as a Python installation below /root, are mounted for it in a private mount
+namespace. See bwrap(1), unshare(1) and setpriv(1).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fsvi_bench.tasks.raw import DATA_VARIABLE, cache_dir
 
 PACKAGE = Path(fsvi_bench.__file__).parent
 NOBODY = 65534
-SCRATCH = 2**24  #: bytes that libraries may write as they are imported; later no file can be made
-MOST_TASKS = 512  #: processes and threads of a run, where a cgroup counts them
+SCRATCH = 2**24  #: bytes that libraries may write during their import; afterwards no file can be created
+MOST_TASKS = 512  #: processes and threads of a run, if a cgroup limits them
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into /usr, mostly
-#: Bubblewrap's, but for what each run is shown; the last three are what libraries look up.
+#: Options of bubblewrap that all runs share; the last three are files that libraries read.
 _OPTIONS = f"""
 --unshare-all --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
 --proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --size {SCRATCH} --tmpfs /tmp
@@ -39,9 +39,12 @@ _OPTIONS = f"""
 --ro-bind-try /sys/devices/system/cpu /sys/devices/system/cpu
 """.split()
 _LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "pyseccomp")
-#: How libraries choose their kernels: it moves last digits, and tells nothing.
+#: Variables by which libraries choose their kernels: they affect last digits, and reveal nothing.
 _NUMERICS = (*PORTABLE, "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
-_BUS = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  #: where `systemd-run --user` finds systemd; unset in the jail
+_BUS = (
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+)  #: variables by which `systemd-run --user` finds systemd; unset in the jail
 _SCOPE = ["systemd-run", "--quiet", "--scope", f"--property=TasksMax={MOST_TASKS}"]
 _SCOPE += [] if os.geteuid() == 0 else ["--user"]
 #: Mounts each pair of folders (from, to), then runs what follows `--` as `nobody`.
@@ -53,23 +56,23 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs -- "$@"
 
 @dataclass(frozen=True)
 class Jail:
-    """How to start a process; without bubblewrap it sees all that its user does."""
+    """How to start a process. Without bubblewrap the process can access everything that its user can."""
 
     bwrap: str | None
-    cgroup: bool = False  #: systemd limits memory and processes; elsewhere the process limits itself (rlimit)
+    cgroup: bool = False  #: whether systemd limits memory and processes; else the process limits itself (rlimit)
 
     @property
     def words(self) -> str:
-        """For the record."""
+        """Description for the result file."""
         return "none" if self.bwrap is None else f"bubblewrap, {'cgroup' if self.cgroup else 'rlimit'}"
 
     def command(self, folder: Path, arguments: Sequence[str], memory: int, stage: Path) -> list[str]:
-        """A command line that runs Python with these arguments; `folder` is what it may read besides. If that holds a
-        folder `datasets`, it stands in the place of the package's.
+        """A command line that runs Python with these arguments; it may also read `folder`. If that contains a folder
+        `datasets`, this replaces the data sets of the package.
 
         Args:
-            memory: bytes, beyond what Python and its libraries take.
-            stage: an empty folder that everybody may enter, for the mounts of a verifier that is root.
+            memory: bytes in addition to those of Python and its libraries.
+            stage: an empty folder that all users may enter, for the mounts if the verifier is root.
         """
         python = [sys.executable, "-P", "-s", "-B", *arguments]
         if self.bwrap is None:
@@ -78,7 +81,7 @@ class Jail:
         if (own := folder / "datasets").is_dir():
             shown[resource_dir("datasets")] = own
         before: list[str] = []
-        if self.cgroup:  # memory that is swapped out would not count
+        if self.cgroup:  # without swap, since swapped memory does not count
             before = [*_SCOPE, f"--property=MemoryMax={memory + 4 * 2**30}", "--property=MemorySwapMax=0", "--"]
         if os.geteuid() == 0:
             staged = {path: stage / str(place) for place, path in enumerate(shown)}
@@ -91,22 +94,22 @@ class Jail:
 
 
 def require_jail() -> Jail:
-    """The jail that this system offers; whether it holds, each run finds out from inside.
+    """The jail of this system; each run checks from inside that it is tight.
 
     Raises:
-        InputError: there is no bubblewrap.
+        InputError: bubblewrap is not available.
     """
     bwrap = shutil.which("bwrap")
     if sys.platform != "linux" or bwrap is None:
         raise InputError(
-            "there is no bubblewrap (bwrap) to keep an entry's code from this machine, so nothing was run; install it, "
-            "or give --without-isolation for code that you trust"
+            "the sandbox needs bubblewrap (bwrap), which is not available; install it, or give "
+            "--without-isolation for code that you trust"
         )
     return Jail(bwrap, _has_scopes())
 
 
 def environment() -> dict[str, str]:
-    """All that the process gets of an environment; nobody's keys are in it."""
+    """The environment of the process, which contains no credentials."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
     given = {name: os.environ[name] for name in (*_NUMERICS, *_BUS) if name in os.environ}
     fixed = {"HOME": "/tmp", "USER": "nobody", "LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -114,7 +117,7 @@ def environment() -> dict[str, str]:
 
 
 def _options(shown: dict[Path, Path]) -> list[str]:
-    """Bubblewrap's: what is seen where; the outer folder is mounted before the inner."""
+    """Options of bubblewrap for the visible folders; outer folders are mounted before inner ones."""
     words = [*_OPTIONS, *(word for name in _BUS for word in ("--unsetenv", name))]
     for link in map(Path, _SYSTEM):
         words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
@@ -127,7 +130,7 @@ def _options(shown: dict[Path, Path]) -> list[str]:
 
 
 def _needed() -> list[Path]:
-    """Folders without which Python, its libraries and this package do not load."""
+    """Folders that Python, its libraries and this package need."""
     system = [path for path in map(Path, ("/usr", "/nix/store", *_SYSTEM)) if path.is_dir() and not path.is_symlink()]
     prefixes = map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     folders = [*system, *prefixes, *_library_folders(), PACKAGE]
@@ -135,33 +138,33 @@ def _needed() -> list[Path]:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Those that lie in no other."""
+    """The folders that are not inside another one of them."""
     paths = set(folders)
     return sorted(path for path in paths if paths.isdisjoint(path.parents))
 
 
 def _never_shown() -> list[Path]:
-    """Data, configuration and leaderboards, should they lie within a folder that is shown."""
+    """Folders with data, configuration and leaderboards, to be hidden if they are inside a visible folder."""
     named = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
     own = [resource_dir(name) for name in ("datasets", "conf", "leaderboard")]
     return _outermost(path.resolve() for path in [PACKAGE / "_bundled", *own, cache_dir(), *named] if path.is_dir())
 
 
 def _library_folders() -> set[Path]:
-    """Where libraries lie; some may be a user's own, and not in the installation itself."""
+    """Folders of the libraries; some may be outside the installation, such as user packages."""
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     return {Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}
 
 
 def _import_path() -> list[Path]:
-    """What the other Python must be told to look into: this package's place and libraries', but for what it knows."""
+    """The import path of the process: the folders of this package and of libraries, unless they are standard."""
     standard = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return sorted({PACKAGE.parent, *_library_folders()} - standard)
 
 
 @cache
 def _has_scopes() -> bool:
-    """Whether systemd makes control groups for us."""
+    """Whether systemd can create control groups for this user."""
     try:
         asked = [*_SCOPE, "--", "true"]
         return subprocess.run(asked, env=environment(), capture_output=True, timeout=10, check=False).returncode == 0

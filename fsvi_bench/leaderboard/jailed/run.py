@@ -1,7 +1,7 @@
-"""The verifier's side: starts the process that runs an entry's code, times it, hears it out, and ends it.
+"""The verifier's side: starts the process that runs an entry's code, times it, reads its messages, and ends it.
 
-Nothing that the process says is taken for granted: messages are bounded and typed, posteriors are read as any
-stranger's, the clock is the verifier's own. Its count of steps alone is taken on its word.
+The process is not trusted: messages are bounded and typed, posteriors are read like any untrusted file, and the clock
+is the verifier's. Only its count of steps cannot be checked.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import Task
 
-START_SECONDS = 180.0  #: until `ready`: to import libraries and read the problem, before the entry's code runs
+START_SECONDS = 180.0  #: until `ready`: for importing libraries and reading the problem, before the entry's code runs
 CONFORMANCE_SECONDS = 300.0
-GRACE_SECONDS = 5.0  #: on top of what the budget allows: to import the entry's file and to write posteriors
-_TAIL, _PIECE = 2000, 2**16  #: bytes that are looked at of its stderr, and read at a time of its messages
+GRACE_SECONDS = 5.0  #: in addition to the budget: for importing the entry's file and writing posteriors
+_TAIL, _PIECE = 2000, 2**16  #: bytes of its stderr that are read, and of messages read at a time
 
-Heard = Iterator[tuple[float, Message]]  #: seconds since `ready`, and a message
+Received = Iterator[tuple[float, Message]]  #: seconds since `ready`, and a message
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take beside its entry's budget.
+    """Limits of a run, in addition to the budget of its entry.
 
-    `patience` times the declared seconds allows for hardware that is slower than the entry's; `seconds` is the most.
+    A run may take `patience` times the declared seconds, since the hardware may be slower, but at most `seconds`.
     """
 
     patience: float = 10.0
     seconds: float = 3600.0
-    memory: int = 4 * 2**30  #: bytes, beyond what Python and its libraries take
+    memory: int = 4 * 2**30  #: bytes in addition to those of Python and its libraries
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """q after so many steps, and the seconds since the entry's file was about to be imported."""
+    """q after a number of steps, and the seconds since just before the import of the entry's file."""
 
     steps: int
     seconds: float
@@ -71,7 +71,7 @@ class Snapshot:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """How a run ended. The last snapshot is the final posterior if the status is ok."""
+    """The outcome of a run. If the status is ok, the last snapshot is the final posterior."""
 
     status: Literal["ok", "diverged", "failed"]
     reason: str | None
@@ -81,21 +81,24 @@ class Run:
 
 
 def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
-    """Where the jailed process finds the entry's class, and its settings; all of a built-in method's, as checked.
+    """Where the jailed process finds the entry's class, and its settings (complete for a built-in method).
 
     Raises:
-        InputError: the built-in method is not here, or does not take the family or the settings.
+        InputError: the built-in method does not exist, or does not support the family or the settings.
     """
     method, manifest = entry.manifest.method, entry.manifest
     if not isinstance(method, BuiltIn):
         return f"{method.file}:{method.class_}", manifest.settings
-    from fsvi_bench.methods.registry import built_in_names, load_installed  # seconds, which refusals are spared
+    from fsvi_bench.methods.registry import (
+        built_in_names,
+        load_installed,
+    )  # takes seconds, which errors above do not need
 
-    if method.name not in built_in_names():  # an installed package's method is entered by its source
+    if method.name not in built_in_names():  # a method of another package is submitted as a source file
         raise unknown_name("built-in method", method.name, built_in_names())
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
-            f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
+            f"{entry.name} needs fsvi-bench {method.version}, but this is {fsvi_bench.__version__}; upgrade it"
         )
     found = load_installed(method.name)
     found.cls.checked_family(manifest.family, method.name)
@@ -104,20 +107,20 @@ def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
 
 
 def run_entry(entry: Entry, task: Task, seed: int, jail: Jail, limits: Limits) -> Run:
-    """Trains an entry's method on one task, in a process of its own.
+    """Trains an entry's method on one task, in a separate process.
 
     Raises:
-        InputError: the method is not here, the jail does not hold, or the process ends before it has touched the
-            entry's code.
+        InputError: the method does not exist, the jail is not tight, or the process ends before it runs the entry's
+            code.
     """
     snapshots: list[Snapshot] = []
-    with _conversation(entry, task, seed, jail, limits) as (isolation, heard):
+    with _worker(entry, task, seed, jail, limits) as (isolation, received):
         start = time.monotonic()
         try:
-            for seconds, message in heard:
+            for seconds, message in received:
                 if message.status == "diverged" or message.status == "failed":
                     return Run(message.status, quotable(message.reason, 300), seconds, tuple(snapshots), isolation)
-                _require_turn(message, snapshots, entry.manifest.budget.steps)
+                _require_order(message, snapshots, entry.manifest.budget.steps)
                 posterior = _posterior(message.posterior, task.k, entry.manifest.family)
                 snapshots.append(Snapshot(message.steps, seconds, posterior))
                 if message.status == "ok":
@@ -127,57 +130,55 @@ def run_entry(entry: Entry, task: Task, seed: int, jail: Jail, limits: Limits) -
     return Run("ok", None, seconds, tuple(snapshots), isolation)
 
 
-def _require_turn(message: Message, snapshots: list[Snapshot], budget: int) -> None:
-    """Raises RunFailed unless the message's posterior may come after these, of which a final one replaces its own."""
+def _require_order(message: Message, snapshots: list[Snapshot], budget: int) -> None:
+    """Raises RunFailed unless the message may follow these snapshots. A final one replaces that of the same step."""
     last = snapshots[-1].steps if snapshots else -1
     if message.status == "ok" and last == message.steps:
-        snapshots.pop()  # the last look on the way saw the same q, a moment earlier
-    elif not last < message.steps <= max(1, budget):  # a formula is one step
-        raise RunFailed(f"it sent a posterior after {message.steps} steps, out of turn")
+        snapshots.pop()  # the last intermediate posterior is the same q
+    elif not last < message.steps <= max(1, budget):  # a closed form is one step
+        raise RunFailed(f"it sent a posterior after {message.steps} steps, which is out of order")
     elif message.status == "under way" and len(snapshots) == MAX_POSTERIORS:
-        raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
+        raise RunFailed(f"it sent more than {MAX_POSTERIORS} posteriors")
 
 
 def _posterior(file: bytes, k: int, family: Family) -> Posterior:
-    """A posterior from the bytes of its file, read as any stranger's is."""
+    """A posterior from the bytes of its file, which is untrusted."""
     try:
         posterior = read_posterior(Path("posterior"), k, content=file)
     except InputError as error:
         raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
     if posterior.kind != KIND_OF[family]:
-        raise RunFailed(f"it sent a posterior of kind {posterior.kind}, its family's is {KIND_OF[family]}")
+        raise RunFailed(f"it sent a posterior of kind {posterior.kind}, expected {KIND_OF[family]} for its family")
     return posterior
 
 
 def require_conformance(entry: Entry, jail: Jail, limits: Limits) -> int:
-    """Holds an entry's method to what every method must do, in the jail; returns how many rules it kept.
+    """Runs the conformance checks on an entry's method in the jail; returns the number of checks that passed.
 
-    A built-in method is checked by this project's own tests.
+    Built-in methods are checked by the tests of this project.
 
     Raises:
-        InputError: it breaks a rule, exceeds a limit, or as `run_entry`.
+        InputError: a check fails, a limit is exceeded, or as `run_entry`.
     """
     find_method(entry)
     if entry.source is None:
         return 0
-    with _conversation(entry, None, 0, jail, limits) as (_, heard):
+    with _worker(entry, None, 0, jail, limits) as (_, received):
         try:
-            _, message = next(heard)
+            _, message = next(received)
         except RunFailed as error:
-            raise InputError(f"{entry.name}: {error}; mend its source") from error
+            raise InputError(f"{entry.name}: {error}; fix its source") from error
     if message.status != "ok":
         raise InputError(f"{entry.name}: {quotable(message.reason, MAX_REASON)}")
     return message.steps
 
 
 @contextlib.contextmanager
-def _conversation(
-    entry: Entry, task: Task | None, seed: int, jail: Jail, limits: Limits
-) -> Iterator[tuple[str, Heard]]:
-    """Starts the worker on a job, without a task that of conformance; it is gone for good afterwards.
+def _worker(entry: Entry, task: Task | None, seed: int, jail: Jail, limits: Limits) -> Iterator[tuple[str, Received]]:
+    """Starts the worker process on a job, or on conformance checks if there is no task; kills it at the end.
 
     Yields:
-        How the process is isolated, once that is proved, and what it says from then on.
+        How the process is isolated, once this has been checked, and its messages from then on.
     """
     budget, (method, settings) = entry.manifest.budget, find_method(entry)
     allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds) if task else CONFORMANCE_SECONDS
@@ -192,7 +193,7 @@ def _conversation(
             method=method,
             family=entry.manifest.family,
             settings=settings,
-            problem=TrainingData.of(task).only(0) if task else None,  # copies: a view would take test rows along
+            problem=TrainingData.of(task).only(0) if task else None,  # copies, since a view would contain test rows
             steps=budget.steps,
             seed=seed,
             memory=limits.memory,
@@ -206,27 +207,27 @@ def _conversation(
         arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
         errors = stack.enter_context(tempfile.TemporaryFile())
         process, pipe = _start(jail.command(folder, arguments, limits.memory, stage), errors, stack)
-        heard = _messages(process, pipe, errors, task.k if task else 0, allowed)
-        yield _isolation(jail, heard), heard
+        received = _messages(process, pipe, errors, task.k if task else 0, allowed)
+        yield _isolation(jail, received), received
 
 
-def _isolation(jail: Jail, heard: Heard) -> str:
-    """What the process says of its jail before it touches the entry's code; raises InputError if that does not hold."""
+def _isolation(jail: Jail, received: Received) -> str:
+    """Isolation reported by the process before it runs the entry's code; InputError if the jail is not tight."""
     try:
-        _, ready = next(heard)
+        _, ready = next(received)
     except RunFailed as error:
         raise InputError(
-            f"the jail did not get ready: {error}; mend bubblewrap, or wait for a less busy machine"
+            f"the sandbox did not start: {error}; check bubblewrap, or try again when the machine is less busy"
         ) from error
     if ready.leaks:
         reached = quotable(" and ".join(dict.fromkeys(ready.leaks)), 200)
-        raise InputError(f"the jail does not hold: code in it could reach {reached}; is `bwrap` bubblewrap? "
-                         "Nothing of the entry was run")  # fmt: skip
+        raise InputError(f"the sandbox is not tight, so that no code of the entry was run: code in it could reach "
+                         f"{reached}; check that `bwrap` is bubblewrap")  # fmt: skip
     return jail.words if jail.bwrap is None else f"{jail.words}, {quotable(ready.reason, 100)}"
 
 
 def _start(command: list[str], errors: IO[bytes], stack: contextlib.ExitStack) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, which is told the number of a pipe to write to, and this pipe's other end.
+    """Starts the process, whose last argument is the number of a pipe to write to; returns it and the reading end.
 
     Raises:
         InputError: it cannot be started.
@@ -245,7 +246,7 @@ def _start(command: list[str], errors: IO[bytes], stack: contextlib.ExitStack) -
             stderr=errors,
         )
     except OSError as error:
-        raise InputError(f"cannot start {command[0]}: {error.strerror}; no code of entries was run") from error
+        raise InputError(f"cannot start {command[0]}: {error.strerror}; check that it is installed") from error
     finally:
         os.close(writing)
     stack.callback(_end, process)
@@ -258,11 +259,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k: int, allowed: float) -> Heard:
-    """What comes through the pipe: first `ready`, then everything else, with the seconds since `ready`.
+def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k: int, allowed: float) -> Received:
+    """The messages from the pipe, with the seconds since `ready`, which is the first.
 
     Raises:
-        RunFailed: a limit, the process's end, or what no worker of ours would say.
+        RunFailed: a limit is exceeded, the process ends, or a message is not valid.
     """
     begun, limit, awaited = time.monotonic(), START_SECONDS, True
     received = bytearray()
@@ -277,33 +278,33 @@ def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k:
         for message in take_messages(received, k):
             now = time.monotonic()
             if awaited != (message.status == "ready"):
-                raise RunFailed(f"it sent '{message.status}' out of turn")
+                raise RunFailed(f"it sent '{message.status}', which is out of order")
             if awaited:
                 begun, limit, awaited = now, allowed, False
             yield now - begun, message
-    raise RunFailed(f"it was not done within {limit:.0f} s{_last_words(errors)}")
+    raise RunFailed(f"it did not finish within {limit:.0f} s{_last_words(errors)}")
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended that has closed its pipe."""
+    """How a process ended after closing its pipe."""
     try:
         status = process.wait(timeout=2)
     except subprocess.TimeoutExpired:
-        return "it fell silent"
-    number = -status if status < 0 else status - 128  # bubblewrap's status for a signal is 128 + its number
+        return "it closed its pipe without ending"
+    number = -status if status < 0 else status - 128  # bubblewrap reports a signal as 128 + its number
     if number > 0 and number in signal.valid_signals():
-        return f"it was ended by signal {signal.Signals(number).name}"
+        return f"it was killed by signal {signal.Signals(number).name}"
     return f"it ended with status {status}"
 
 
 def _last_words(errors: IO[bytes]) -> str:
-    """The end of what the process wrote to stderr, fit to be quoted; empty if it said nothing."""
+    """The last line of the process on stderr, made safe to quote; empty if there is none."""
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
     lines = [line for line in tail.splitlines() if line.strip()]
-    return f"; its last words: '{quotable(lines[-1], 160)}'" if lines else ""
+    return f"; the last line of its output: '{quotable(lines[-1], 160)}'" if lines else ""
 
 
 def quotable(text: str, length: int) -> str:
-    """A stranger's text on one line, shortened, without control characters, markup or quotes that would end its own."""
+    """Untrusted text on one line, shortened, without control characters, markup or closing quotes."""
     return plain(text, length).translate(str.maketrans("'<>", "’‹›"))

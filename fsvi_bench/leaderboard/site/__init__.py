@@ -1,1 +1,1 @@
-"""The leaderboard as a static site: pages, their data as JSON, nothing fetched from anywhere."""
+"""The leaderboard as a static site: pages and their data as JSON, without external resources."""

@@ -1,4 +1,4 @@
-"""`fsvi-bench leaderboard build`: a leaderboard's folder in, a static site out; what stands in its pages."""
+"""`fsvi-bench leaderboard build`: builds a static site from the folder of a leaderboard."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
-SITE = "site"  #: folder beneath a leaderboard's, unless another is named
-FRACTIONS = (0.01, 0.1, 1.0)  #: of a run's steps
+SITE = "site"  #: default folder, in that of the leaderboard
+FRACTIONS = (0.01, 0.1, 1.0)  #: fractions of a run's steps
 PANEL = 2.35  #: inches
 
 
 def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board, list[str]]:
-    """Reads a leaderboard's folder and writes its site; returns the board, and the site's files.
+    """Reads a leaderboard's folder and writes its site; returns the board and the files of the site.
 
-    Equal folders give equal files, byte for byte, whatever the order in which they are read.
+    Equal folders give bitwise equal files.
 
     Raises:
-        InputError: `root` holds no entries or editions, or `out` cannot be written.
+        InputError: `root` has no entries or editions, or `out` cannot be written.
     """
     board = read_board(root, edition)
     return board, write_site(out, dict(site_files(Site(board))))
@@ -58,28 +58,28 @@ def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A board and what its pages have in common."""
+    """A board, with the content that its pages share."""
 
     board: Board
 
     @cached_property
     def tables(self) -> dict[str, Table]:
-        """By the names of their sections."""
+        """The tables by name."""
         return {key: rank(self.board, key) for key in HEADLINES}
 
     @cached_property
     def shown(self) -> dict[str, Standing]:
-        """The entries that have a result, by name."""
+        """The entries with a valid result, by name."""
         return {each.name: each for each in self.board.standings if each.result is not None}
 
     @cached_property
     def tasks(self) -> dict[Place, TaskFacts]:
-        """The edition's tasks, which are the same for all entries; none before there is a result."""
+        """The tasks of the edition, which are the same for all entries; empty if there is no result."""
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
 
     @property
     def point_mass(self) -> Line:
-        """The MAP, a point mass at the exact mean, as a line of the singular track: medians over ranked tasks."""
+        """The MAP, a point mass at the exact mean, as a line for the singular track: medians over ranked tasks."""
         edition = self.board.edition
         rows = [dict(task) | {"dataset": place.dataset} for place, task in self.tasks.items() if place.kind == "ranked"]
         tasks = pd.DataFrame(rows).rename(columns=lambda name: name.removeprefix("map_"))
@@ -89,18 +89,18 @@ class Site:
         return Line(WORDS["map"], 0, math.nan, None, None, {}, scores, medians, math.nan, 0, 0, None)
 
     def lines(self, key: str) -> list[Line]:
-        """A table's lines; in the singular track the MAP's before them, which a posterior should beat."""
+        """The lines of a table; in the singular track the first is the MAP, which a posterior should beat."""
         lines = self.tables[key].lines
         return [self.point_mass, *lines] if lines and key == "singular" else lines
 
     def page(self, template: str, **context: Any) -> bytes:
-        """A page of a template; `root` leads to the first page."""
+        """Renders a template; `root` is the relative path to the first page."""
         shared = {"root": "../", "site": self, "board": self.board, "edition": self.board.edition, "card": _card}
         return (templates().get_template(template).render(shared | context).rstrip() + "\n").encode()
 
 
 def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
-    """Every file of the site: its path there and its content."""
+    """Yields every file of the site, as relative path and content."""
     yield from asset_files().items()
     redrawn = sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked")
     yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=TASKS)
@@ -111,7 +111,7 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     for standing in site.board.standings:
         yield f"methods/{standing.name}.html", _method_page(site, standing)
     for name, found in _pairs(site):
-        # A script, since a page that was opened from disk may not fetch files.
+        # A script, because a page opened from disk may not fetch files.
         yield f"data/{name}.js", b"fsviBenchCompared(" + to_json(found) + b");\n"
 
 
@@ -120,7 +120,7 @@ def _card(dataset: str) -> Card | None:
 
 
 def _dataset_page(site: Site, dataset: str) -> bytes:
-    """A data set's card, its tasks, and the entries of each track, the nearest first."""
+    """The page of a data set: its card, its tasks, and the entries of each track, the closest first."""
     rivals = {}
     for track in TRACKS:
         lines = sorted(site.lines(track), key=lambda line: (line.scores[dataset], line.name))
@@ -136,14 +136,14 @@ def _dataset_page(site: Site, dataset: str) -> bytes:
 
 
 def positions(scores: Sequence[float]) -> list[float]:
-    """Where scores lie on a logarithmic axis that holds them all, from 0 to 1; NaN where one has no place there."""
+    """Positions of scores on a shared logarithmic axis, from 0 to 1; NaN for scores that are infinite or zero."""
     row = pd.Series(scores, dtype=float)
     logs = np.log10(row.where((row > NO_LOGARITHM) & (row < math.inf)))
     return ((logs - logs.min()) / ((logs.max() - logs.min()) or 1.0)).tolist()
 
 
 def _method_page(site: Site, standing: Standing) -> bytes:
-    """What an entry is, what the verifier found, and the commands that make it again."""
+    """The page of an entry: its description, its results, and the commands that reproduce them."""
     score = HEADLINES[standing.track]
     course = _course(standing, score)
     return site.page(
@@ -158,7 +158,7 @@ def _method_page(site: Site, standing: Standing) -> bytes:
 
 
 def _course(standing: Standing, score: Score) -> pd.DataFrame:
-    """The headline of the ranked runs at their waypoints; infinite where it has none."""
+    """The headline score of the ranked runs at their waypoints; infinite where it is missing."""
     rows = [
         dict(point)
         | {"kl_above_floor": point.kl - cell.task.ffg_floor, "dataset": cell.dataset}
@@ -172,9 +172,9 @@ def _course(standing: Standing, score: Score) -> pd.DataFrame:
 
 
 def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
-    """A panel per data set, a line per ranked run; None of a method that has no way, such as a closed form.
+    """A figure with a panel per data set and a line per ranked run; None for methods without steps (closed forms).
 
-    A start at 0 steps, and what is infinite or 0 but for rounding, has no place on logarithmic axes.
+    Logarithmic axes leave out the start at 0 steps, and scores that are infinite or zero up to rounding.
     """
     frame = course[(course["steps"] > 0) & (course["score"] > NO_LOGARITHM) & (course["score"] < math.inf)]
     if frame["steps"].nunique() < 2:
@@ -186,7 +186,7 @@ def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
 
 
 def _along(course: pd.DataFrame) -> list[Any]:
-    """After a part of a run's steps, by the code's own count: medians over the runs, of the last waypoint within."""
+    """Scores after fractions of a run's steps: medians over the runs, each at its last waypoint within the fraction."""
     last, first = course.groupby("run")["steps"].transform("max"), ~course["run"].duplicated()
     parts = [
         course[first | (course["steps"] <= fraction * last)].groupby("run").last().assign(fraction=fraction)
@@ -197,7 +197,7 @@ def _along(course: pd.DataFrame) -> list[Any]:
 
 
 def _run_command(site: Site, standing: Standing) -> str:
-    """Trains the entry on the official tasks, with seeds of its own."""
+    """The command that trains the entry on the official tasks, with different seeds."""
     manifest, method = standing.entry.manifest, standing.entry.manifest.method
     name = f"entries/{standing.name}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
     words = ["fsvi-bench", "run", "--method", name, "--family", manifest.family]
@@ -206,9 +206,9 @@ def _run_command(site: Site, standing: Standing) -> str:
 
 
 def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each entry's medians, and what it is beside every later one: p, then log ratios and intervals in hundredths.
+    """Each entry's medians, and its comparison with every later entry: p, then log ratios and intervals in hundredths.
 
-    The earlier of two has the pair, which takes half the room: seen from the later one, signs are the other way round.
+    Only the earlier entry of a pair has the comparison, which halves the size; for the later one, signs are reversed.
     """
     shown, datasets = [*site.shown.values()], site.board.edition.datasets
     runs = run_frame(shown)
@@ -226,7 +226,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _leaderboard_json(site: Site) -> bytes:
-    """Everything that the pages show: infinity and NaN are the words."""
+    """All data of the pages as JSON, with infinity and NaN as strings."""
     document = {
         "format": "fsvi-leaderboard/2",
         "edition": site.board.edition,

@@ -1,4 +1,4 @@
-"""Files of a site put in the place of those of an earlier build, and of nothing else."""
+"""Writes the files of a site; replaces only files of an earlier build."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ MANIFEST_BYTES = 2**24
 
 
 def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Writes files by their paths within a folder; removes those of an earlier build that are not among them.
+    """Writes files by their relative paths in a folder, and removes files of an earlier build that are not among them.
 
-    Each takes its place at once, so that a reader never sees half a file. Which files are a build's is kept in
-    `site-files.json`: what else lies in the folder is left alone. Until the end it names the old and the new ones, so
-    that a build that is cut short can be made again.
+    Each file is written atomically. `site-files.json` lists the files of a build, and other files in the folder are not
+    touched. During a build it lists the old and the new files, so that an interrupted build can be repeated.
 
     Raises:
-        InputError: the folder cannot be written, or a link, or a file that is no build's, stands in the way.
+        InputError: the folder cannot be written, or there is a symbolic link or another file at a path of the site.
     """
     require_writable_directory(folder, "site folder", "choose another with --out")
     earlier, names = built_files(folder), {*files, MANIFEST}
@@ -33,7 +32,7 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
             raise InputError(f"{links[0]} is a symbolic link; choose another --out")
         if os.path.lexists(folder / name) and name not in earlier:
             raise InputError(
-                f"{folder / name} is there and was not made by `leaderboard build`; remove it or choose another --out"
+                f"{folder / name} exists and was not written by `leaderboard build`; remove it or choose another --out"
             )
     write_atomically(folder / MANIFEST, _manifest(earlier | names))
     for name, content in files.items():
@@ -41,13 +40,13 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     for name in sorted(earlier - names):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
-            (folder / name).parent.rmdir()  # only if nothing is left in it
+            (folder / name).parent.rmdir()  # only if it is empty
     write_atomically(folder / MANIFEST, _manifest(names))
     return sorted(names)
 
 
 def built_files(folder: Path) -> set[str]:
-    """What an earlier build wrote; in a list that someone changed, what leads out of the folder is not."""
+    """The files of an earlier build. The list may have been edited: paths out of the folder are ignored."""
     try:
         manifest = json.loads(read_bounded(folder / MANIFEST, MANIFEST_BYTES))
         names = manifest["files"] if manifest["format"] == FORMAT else []
@@ -58,7 +57,7 @@ def built_files(folder: Path) -> set[str]:
 
 
 def _behind_links(folder: Path, name: str) -> list[Path]:
-    """The folders on the way to a file that are links, the site's own among them."""
+    """The parent folders of a file that are symbolic links, including that of the site."""
     return [folder / above for above in PurePosixPath(name).parents if (folder / above).is_symlink()]
 
 

@@ -1,4 +1,4 @@
-"""Templates and tables of the kit, under a policy by which nothing but the site's own files is run or drawn."""
+"""Templates and tables of the site. Its security policy permits only scripts and styles from the site's own files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS: dict[str, Any] = read_yaml(ASSETS / "words.yaml")  # type: ignore[assignm
 
 @cache
 def templates() -> Environment:
-    """The site's, with what all of them share."""
+    """The templates of the site, with their shared globals and filters."""
     found = environment(ASSETS, SHARED)
     found.finalize = visible
     found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable)
@@ -36,7 +36,7 @@ def templates() -> Environment:
 
 
 def asset_files() -> dict[str, bytes]:
-    """Style sheet and scripts by their paths in the site; the report's own style comes first."""
+    """The style sheet and scripts by their paths in the site; the style of reports comes first."""
     shared = templates().get_template("style.css.j2").render()
     style = f"{shared}\n{(ASSETS / 'site.css').read_text(encoding='utf-8')}"
     return {"assets/style.css": style.encode()} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
@@ -44,7 +44,7 @@ def asset_files() -> dict[str, bytes]:
 
 @pass_context
 def _table(context: Context, name: str, rows: Collection[Any], label: str, **attributes: str) -> Markup:
-    """A table of `words.yaml`: a row for each `row` of `rows`, every column an expression; `*` is every data set."""
+    """Renders a table of `words.yaml`, with a line per `row` of `rows`. Columns are expressions; `*`: all data sets."""
     spec, shared = WORDS["tables"][name], context.get_all()
     datasets = shared["edition"].datasets
     columns = dict(_columns(spec["columns"], datasets))
@@ -57,7 +57,7 @@ def _table(context: Context, name: str, rows: Collection[Any], label: str, **att
 
 
 def _columns(columns: Mapping[str, str], datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Headings and expressions; in that of `*`, `dataset` stands for the name of each data set in turn."""
+    """Headings and expressions of columns; in that of `*`, `dataset` is replaced by the name of each data set."""
     for heading, of in columns.items():
         if heading == "*":
             yield from ((_heading(each), of.replace("dataset", repr(each))) for each in datasets)
@@ -72,12 +72,12 @@ def _expression(text: str) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
 
 
 def _value(value: Any) -> Any:
-    """Strangers' words made visible; what is not there is None."""
+    """A value with untrusted text made visible; None if it is undefined."""
     return None if isinstance(value, Undefined) else visible(value)
 
 
 def _written(value: Any, text: str) -> Written:
-    """A cell that is sorted by its value."""
+    """A cell with a text, which is sorted by its value."""
     return Written(_value(value), text)
 
 
@@ -86,7 +86,7 @@ def _heading(dataset: str) -> str:
 
 
 def shown(value: str | float | None) -> str:
-    """A cell of a table: a number as `digits`, an integer in full."""
+    """The text of a cell: floats as in `digits`, integers in full."""
     return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else digits(value)
 
 
@@ -96,9 +96,9 @@ def interval(ends: Sequence[float] | None) -> str:
 
 
 def visible(value: Any) -> Any:
-    """A stranger's text with what cannot be seen, or turns others around, spelled out: U+202E as `\\u202e`.
+    """Untrusted text with invisible and reordering characters written as escapes: U+202E as `\\u202e`.
 
-    Every value that stands in a page goes through here before it is escaped.
+    Every value in a page passes through this function before it is escaped for HTML.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value

@@ -1,4 +1,4 @@
-"""`fsvi-bench leaderboard serve`: a built site on this machine, for nobody else."""
+"""`fsvi-bench leaderboard serve`: serves a built site on this machine only."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".j
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers with a build's files, none of them behind a link, and only who asks for this server by name: no other
-    page may read it by way of a name of its own (DNS rebinding)."""
+    """Serves the files of a build, without following links, and only to requests for this host: otherwise another web
+    page could read the site through its own host name (DNS rebinding)."""
 
     server: ThreadingHTTPServer
     timeout = 60
@@ -42,17 +42,17 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing of each request."""
+        """Does not log requests."""
 
 
 def make_server(site: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the files of a site, on the loopback address alone; port 0 takes any that is free.
+    """A server for the files of a site, on the loopback address only; port 0 picks a free one.
 
     Raises:
-        InputError: there is no built site in the folder, or the port is taken.
+        InputError: the folder has no built site, or the port cannot be used.
     """
     if "index.html" not in built_files(site):
-        raise InputError(f"{site} holds no built site; make it with `fsvi-bench leaderboard build`")
+        raise InputError(f"{site} is not a built site; build it with `fsvi-bench leaderboard build`")
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(site)))
     except (OSError, OverflowError) as error:
@@ -60,5 +60,5 @@ def make_server(site: Path, port: int) -> ThreadingHTTPServer:
 
 
 def address(server: ThreadingHTTPServer) -> str:
-    """Where a browser finds it."""
+    """The address for a browser."""
     return f"http://{HOST}:{server.server_address[1]}/"

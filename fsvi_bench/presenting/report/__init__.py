@@ -1,1 +1,1 @@
-"""`fsvi-bench report`: records and traces of a folder -> one HTML page that needs no network, and its figures."""
+"""`fsvi-bench report`: a self-contained HTML page from the records and traces of a folder, with its figures."""

@@ -1,4 +1,4 @@
-"""Which differences between methods the splits support: within a data set, and over data sets."""
+"""Significance of differences between methods: within a data set over splits, and over data sets."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 
 LEVEL = 0.05  #: family-wise error rate of "best"
-USUAL_RATIO = 1 / 9  #: of 90/10 splits
+USUAL_RATIO = 1 / 9  #: for 90/10 splits
 RANKED = {
-    "kl_moment_matched": "KL (of q’s moments where q has no density)",
+    "kl_moment_matched": "KL (of q’s moments if q has no density)",
     "predictive_kl_test": "predictive KL on test inputs",
 }
 
 
 def held_out_ratio(dataset: str) -> float:
-    """n_test/n_train of a data set's splits; 0 where each split is a draw of its own, as the toy problem's."""
+    """n_test/n_train of a data set's splits; 0 if splits are independent draws, as for the toy problem."""
     try:
         card = load_card(dataset)
-    except InputError:  # from a task file of some other data set
+    except InputError:  # from a task file of another data set
         return USUAL_RATIO
     if card.source.kind == "toy":
         return 0.0
@@ -47,7 +47,7 @@ def held_out_ratio(dataset: str) -> float:
 
 
 def compared(study: Study) -> pd.DataFrame:
-    """The summary, and of each line the corrected 95 % `interval` in words and whether the entry is `best`."""
+    """The summary with two more columns: the corrected 95 % `interval` as text, and whether the entry is `best`."""
     lines = study.summary
     places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
     best = places.transform(lambda entries: supported_best(study, *entries.name))
@@ -55,7 +55,7 @@ def compared(study: Study) -> pd.DataFrame:
 
 
 def _interval(study: Study, line: Any) -> str:
-    """Nadeau and Bengio's, where all that the mean is over are whole splits, with every seed."""
+    """Nadeau and Bengio's interval as text; empty unless every split has a score for each seed."""
     values = study.splits.loc[(line.dataset, line.entry), line.score].dropna()
     if not line.splits or len(values) < line.splits:
         return ""
@@ -64,10 +64,10 @@ def _interval(study: Study, line: Any) -> str:
 
 
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:
-    """The entry of a family that is better than each of its rivals, or None if the splits do not bear that out.
+    """The entry of a family that is significantly better than each of its rivals, or None.
 
-    It finished everywhere, has the lowest mean, and beats each rival in the corrected paired test over the splits that
-    both finished, after Holm's correction over the rivals. The exact posterior is no rival.
+    It finished on all splits, has the lowest mean, and beats each rival in the corrected paired test over the splits
+    that both finished, after Holm's correction over the rivals. The exact posterior is not a rival.
     """
     scores: Any = study.splits.loc[dataset, score]
     by_split: pd.DataFrame = scores.unstack("entry")[study.rivals(dataset, family)].dropna(axis=1, how="all")
@@ -81,7 +81,7 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
 
 
 def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
-    """p-value that the first column is lower, no less than signs could give; 1 if its mean is not."""
+    """The p-value that the first column is lower, at least that of a sign test; 1 if its mean is not lower."""
     a, b = pairs.to_numpy().T
     if not len(a) or not a.mean() < b.mean():
         return 1.0
@@ -89,16 +89,18 @@ def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
 
 
 class Standing(NamedTuple):
-    """One entry's mean rank over data sets; no interval, group and p-value if it misses a cell somewhere."""
+    """The mean rank of an entry over data sets; without interval, group and p-value if a cell is missing."""
 
     entry: Entry
     interval: RankInterval | None
     group: int | None
-    beside_first: Comparison | None  #: over data sets; None for the first itself, and where nothing is ranked
+    beside_first: (
+        Comparison | None
+    )  #: comparison with the first entry over data sets; None for the first itself, and without ranks
 
 
 class Ranking(NamedTuple):
-    """A family's entries by mean rank, unranked ones last; the first ranked one is what others are compared with."""
+    """The entries of a family by mean rank, unranked ones last; the others are compared with the first."""
 
     family: Family
     score: str
@@ -107,7 +109,7 @@ class Ranking(NamedTuple):
 
 
 def rankings(study: Study) -> list[Ranking]:
-    """One per family and score that has at least two entries and two data sets."""
+    """One ranking per family and score, if there are at least two entries and two data sets."""
     found = []
     for family, score in product(FAMILIES, RANKED):
         rivals = {dataset: own for dataset in study.datasets if (own := study.rivals(dataset, family))}
@@ -123,7 +125,7 @@ def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _
     ranked = int(np.isfinite(ranks.mean_rank).sum())
     beside: list[Comparison | None] = [None] * len(entries)
     if ranked:
-        first = int(np.nanargmin(ranks.mean_rank))  # of those that tie
+        first = int(np.nanargmin(ranks.mean_rank))  # the first of tied ones
         beside = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
         beside[first] = None
     groups = tie_groups(ranks, least=critical_difference(ranked, len(tables)))
@@ -134,11 +136,11 @@ def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _
 def _scores(
     study: Study, dataset: str, entries: Sequence[Entry], score: str
 ) -> Float[np.ndarray, "entries splits seeds"]:
-    """Scores, lower is better; NaN where a cell lacks the score, or an entry a split that another one has.
+    """Scores, lower is better; NaN if a cell lacks the score, or an entry lacks a split that another one has.
 
-    Seeds stand in columns, to be drawn alike for all, where all entries with randomness have the same ones; an entry
-    without repeats its one score. Otherwise there is one column: a split's mean over the seeds that the entry has on
-    this data set. To have been run with fewer seeds than another is not to miss a cell.
+    If all random entries have the same seeds, seeds are columns, which are resampled jointly for all entries, and
+    deterministic entries repeat their score. Otherwise there is one column with the mean over the entry's seeds, so
+    that an entry with fewer seeds than another does not count as incomplete.
     """
     cells = study.cells[(study.cells["dataset"] == dataset) & study.cells["entry"].isin(entries)]
     splits = sorted(cells["split"].unique())
@@ -147,16 +149,16 @@ def _scores(
     columns = len(min(seeds)) if len(seeds) == 1 else 1
     none = np.full((len(splits), 1), np.nan)
     scores = [table.reindex(splits).to_numpy(float) if len(table) else none for table in tables]
-    # A mean over seeds of which one is missing is missing.
+    # A mean over seeds is missing if one of them is.
     means = [np.repeat(each.mean(1, keepdims=True), columns, axis=1) for each in scores]
     return np.stack([each if each.shape == mean.shape else mean for each, mean in zip(scores, means, strict=True)])
 
 
 def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:
-    """Whether an entry's one seed stands for any: a run gives the method one seed whatever seeds are asked for.
+    """Whether an entry is deterministic, so that a run gives it a single seed whatever the request.
 
-    Of a method that is not installed here, or no longer takes these settings, that is not known; it is asked for one
-    that has one seed, and that is then taken for a sign of it.
+    This is unknown for methods that are not installed, or no longer support these settings; with a single seed, these
+    count as deterministic.
     """
     try:
         found = load_installed(entry.method)

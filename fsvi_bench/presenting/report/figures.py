@@ -1,4 +1,4 @@
-"""The report's figures: the frames that `assets/figures.yaml` is about, and how large each figure is."""
+"""The report's figures: the frames for `assets/figures.yaml`, and the size of each figure."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.traces import spread_along
 from fsvi_bench.training.trace import Trace
 
-WIDTH = 12.0  #: inches; the page's text is as wide
-WIDEST = 5.2  #: inches of a panel
-LINE, METHOD_GAP = 0.2, 0.45  #: inches per line; the gap between methods as a share of it
-AROUND = 1.0  #: inches above and below strips
-LETTER = 0.068  #: inches, about, of a letter beside a line
-MOST_LETTERS = 65  #: of names beside the lines; longer ones are cut short (the tables have them whole)
-LEVELS = ("50", "90", "95")  #: of predictive intervals, in %
-QUANTILES = {"least": 0, "lower": 5, "middle": 10, "upper": 15, "greatest": 20}  #: of a spectrum, in steps of 5 %
-PER_DECADE = 10  #: points of a curve; more cannot be told apart at this width
-DASHES = ("-", "--", ":", "-.")  #: of a method's several settings
+WIDTH = 12.0  #: inches; the text width of the page
+WIDEST = 5.2  #: maximum width of a panel, inches
+LINE, METHOD_GAP = 0.2, 0.45  #: inches per line; the gap between methods as a fraction of it
+AROUND = 1.0  #: inches above and below strips, in total
+LETTER = 0.068  #: approximate width of a letter in labels, inches
+MOST_LETTERS = 65  #: maximum length of labels; longer ones are truncated (the tables show them in full)
+LEVELS = ("50", "90", "95")  #: levels of predictive intervals, in %
+QUANTILES = {
+    "least": 0,
+    "lower": 5,
+    "middle": 10,
+    "upper": 15,
+    "greatest": 20,
+}  #: quantiles of a spectrum, in steps of 5 %
+PER_DECADE = 10  #: maximum number of points per decade of a curve; more cannot be distinguished at this width
+DASHES = ("-", "--", ":", "-.")  #: line styles for different settings of a method
 LINE_OF = ["dataset", "entry"]
 
 
 def draw_strips(name: str, lines: pd.DataFrame, levels: pd.DataFrame) -> Figure:
-    """`kl`, `nlpd`, `spectrum` or `calibration` of `lines_of` and `exact_levels`, with a panel for each data set."""
+    """The figure `kl`, `nlpd`, `spectrum` or `calibration`, with a panel for each data set."""
     letters, columns = lines["name"].str.len().max(), min(SPECS[name]["columns"], lines["dataset"].nunique())
     height, width = AROUND + LINE * lines["place"].max(), min(WIDTH, LETTER * letters + 0.5 + WIDEST * columns)
     return FigureSpec(**SPECS[name], height=LINE, row_height=height, width=width).of({"lines": lines, "exact": levels})
 
 
 def lines_of(study: Study) -> pd.DataFrame:
-    """What strips show: a row per data set and entry, with the place of its line; words where a score is missing.
+    """The content of strips: one row per data set and entry, with the position of its line, or text for missing scores.
 
-    Data sets on which nothing finished are not there.
+    Data sets without finished cells are left out.
     """
     summary = study.summary[study.summary.groupby("dataset")["ok"].transform("max") > 0]
     scores = {score: lines.set_index(LINE_OF) for score, lines in summary.groupby("score")}
@@ -57,7 +63,7 @@ def lines_of(study: Study) -> pd.DataFrame:
 
 
 def _places(lines: pd.DataFrame) -> pd.DataFrame:
-    """Where each entry's line is, and its name; a method's name stands beside its first line only."""
+    """The position of each entry's line, and its label; only the first line of a method has its name."""
     entries = lines[["entry", "method"]].drop_duplicates().sort_values("entry", ignore_index=True)
     methods = entries["method"].mask(entries.duplicated("method"), "")
     names = (methods + "   " + [entry.variant for entry in entries["entry"]]).str.strip()
@@ -67,28 +73,28 @@ def _places(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
-    """`QUANTILES` of the spectra, their medians over the cells."""
+    """The `QUANTILES` of the spectra: medians over the cells."""
     spectra = finished["overconfidence.quantiles"]
     parts = {name: spectra.str[place].astype(float) for name, place in QUANTILES.items()}
     return pd.DataFrame(parts).groupby([finished[name] for name in LINE_OF]).median()
 
 
 def exact_levels(study: Study) -> pd.DataFrame:
-    """The coverage of the exact posterior's intervals, over all splits on which anything finished."""
+    """The coverage of the exact posterior's intervals, over all splits with finished cells."""
     return coverage(study.finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
 
 
 def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:
-    """% of test targets inside, by level, over splits (seeds averaged first); missing where it does not apply."""
+    """% of test targets inside the intervals by level, averaged over seeds, then splits; missing if not applicable."""
     shares = 100 * finished[[f"{of}.{level}" for level in LEVELS]].set_axis(LEVELS, axis=1).astype(float)
     splits = shares.groupby([finished[name] for name in (*by, "split")]).mean(skipna=False)
     return splits.groupby(level=by).mean(skipna=False)
 
 
 def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
-    """A row of panels for each family, against steps and against seconds; with several M, a row for each of them.
+    """A row of panels for each family (and each M, if there are several), against steps and against seconds.
 
-    The dashed line is the KL of the best q of the family, where that is not 0.
+    The dashed line is the KL of the best q of the family, if it is not 0.
     """
     summary = study.summary
     best = summary[(summary["dataset"] == dataset) & (summary["method"] == REFERENCE) & (summary["score"] == "kl")]
@@ -100,9 +106,9 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
 
 
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:
-    """The KL of each entry that has traces, at places greater than 0; of q's moments where its own is infinite.
+    """The KL of each entry with traces, at places greater than 0; that of q's moments if the KL of q is infinite.
 
-    An entry without measurement points stands in the panels of every number of them.
+    An entry without measurement points is shown in the panels of all M.
     """
     cells = study.finished[study.finished["dataset"] == dataset]
     by_entry: Any = cells.groupby("entry")["cell"]
@@ -128,7 +134,7 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
 
 
 def _course(entry: Entry, traces: list[Trace]) -> pd.DataFrame:
-    """At most so many points a decade, the last ones; what lies at 0 has no place on a logarithmic axis."""
+    """The curve of an entry, without the point at 0, and thinned to about `PER_DECADE` points per decade."""
     M = entry.hyperparameters.get("M")
     told_by_panels = isinstance(M, int | float)
     words = [word for word in entry.settings.split() if not (told_by_panels and word == f"M={M}")]

@@ -1,4 +1,4 @@
-"""The page: every section's material, rendered into one file that needs nothing else."""
+"""The report page: renders the content of all sections into one self-contained file."""
 
 from __future__ import annotations
 
@@ -31,27 +31,26 @@ _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:
 STRIPS = {
     "kl": "KL to the exact posterior by method",
     "nlpd": "NLPD by method",
-    "spectrum": "Variance of q over the exact one by method",
+    "spectrum": "Variance of q divided by the exact one, by method",
     "calibration": "Coverage of predictive intervals by method",
 }
 Figures = dict[str, list[Drawing]]  #: by section
 
 
 def write_report(root: Path, folder: Path) -> Path:
-    """Reads an output folder and writes `folder`/report.html with its figures as PNG and SVG beside it.
+    """Reads an output folder and writes `folder`/report.html, with its figures as PNG and SVG in the same folder.
 
-    Equal records and traces give equal files. Figures of an earlier report in that folder that this one does not have
-    are removed.
+    Equal records and traces give equal files. Obsolete figures of an earlier report are removed.
 
     Raises:
-        InputError: `root` holds no records, or what it holds does not go together; `folder` cannot be written.
+        InputError: `root` has no records, its records do not fit together, or `folder` cannot be written.
     """
     study = read_study(root)
     require_writable_directory(folder, "report folder", "choose another with --out")
     with figure_style():
         figures = _figures(study, folder)
     path = folder / PAGE
-    # Only what an earlier report links to: the folder may hold other things.
+    # Only files that the earlier report links to: the folder may contain others.
     earlier = _LINK_TO_FIGURE.findall(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []
     write_atomically(path, render(study, figures, root).encode())
     for name in {*earlier} - {file for drawings in figures.values() for each in drawings for file in each.files}:
@@ -76,26 +75,26 @@ def _figures(study: Study, folder: Path) -> Figures:
 
 
 def render(study: Study, figures: Figures, root: Path) -> str:
-    """The page's text."""
+    """The HTML of the page."""
     template = environment(ASSETS).get_template("report.html.j2")
     page = template.render(root=root.resolve().name or str(root), figures=figures, **sections(study))
     return page.rstrip() + "\n"
 
 
 def environment(*folders: Path) -> Environment:
-    """Templates of these folders with everything escaped, and what all pages share: `base.html.j2` is one to extend."""
+    """Templates from these folders, with autoescaping and the functions that all pages share; see `base.html.j2`."""
     found = templates(*folders, autoescape=True, undefined=StrictUndefined)
     found.globals.update(marker=marker, asset=_asset, duration=duration, colours=colour_variables)
     return found
 
 
 def _asset(name: str) -> Markup:
-    """A style sheet or script of ours, as it is."""
+    """A style sheet or script from the assets, unescaped."""
     return Markup((ASSETS / name).read_text(encoding="utf-8"))
 
 
 def marker(method: str) -> Markup:
-    """A method's marker in its colour, as wide as a letter."""
+    """The marker of a method in its colour, as wide as a letter."""
     style = MarkerStyle(look(method).marker).scaled(100, -100)
     (outline,) = style.get_path().to_polygons(style.get_transform())
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in np.asarray(outline))
@@ -104,7 +103,7 @@ def marker(method: str) -> Markup:
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    """A duration such as `42 s`, `12 min`, `3.4 h` or `2.1 days`."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.2g} {unit}"

@@ -1,4 +1,4 @@
-"""What the page's sections show: counts, methods, result tables, what failed, and where the records come from."""
+"""Content of the page's sections: counts, methods, result tables, failures, and provenance of the records."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
 #: The report's last column.
-SECONDS = {"heading": "train, s", "meaning": "training seconds of one cell, its batch’s divided by the batch’s size"}
-CLOSENESS = "kl_moment_matched"  #: the KL where q has a density
-LONGEST_REASON = 600  #: characters that are shown; the record has all of them
+SECONDS = {
+    "heading": "train, s",
+    "meaning": "training seconds per cell: those of its batch divided by the size of the batch",
+}
+CLOSENESS = "kl_moment_matched"  #: equals the KL if q is Gaussian
+LONGEST_REASON = 600  #: maximum number of characters shown; the record has the whole reason
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?", re.IGNORECASE)
-#: Facts about a record's making: name -> what a page calls it.
+#: Fields of provenance -> their names on the page.
 FIELDS: dict[str, str] = read_yaml(ASSETS / "provenance.yaml")  # type: ignore[assignment]
 
 
 def sections(study: Study) -> dict[str, Any]:
-    """By the names that the templates have for them."""
+    """The content of all sections, by its name in the templates."""
     summary = compared(study)
     return {
         "study": study,
@@ -51,21 +54,21 @@ def sections(study: Study) -> dict[str, Any]:
 
 
 def counts(study: Study) -> dict[str, int]:
-    """Planned, ok, diverged, failed, missing and stale cells, in this order."""
+    """Numbers of planned, ok, diverged, failed, missing and stale cells, in this order."""
     status, archive = study.cells["status"].value_counts().reindex(STATUSES, fill_value=0), study.archive
     return {"planned": archive.planned, **status, "missing": archive.missing, "stale": archive.stale}
 
 
 def method_summary(name: str) -> str:
-    """What a method is, in a sentence."""
+    """A one-sentence description of a method."""
     try:
         return load_installed(name).defaults.summary
-    except InputError:  # a method from a file or package that is not here
-        return "not among the installed methods"
+    except InputError:  # a method from a file or from a package that is not installed
+        return "not installed here"
 
 
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
-    """By data set and family the line of the lowest mean KL, and how many rivals it has."""
+    """By data set and family: the line with the lowest mean KL, and the number of its rivals."""
     lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
     lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
     first = lines.sort_values(["mean", "entry"]).drop_duplicates(["dataset", "family"])
@@ -75,7 +78,7 @@ def closest(summary: pd.DataFrame) -> dict[Any, Any]:
 
 
 def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    """Of each entry its means, as the terminal has its medians, and its seconds."""
+    """The means of each entry (the terminal shows medians), and its seconds."""
     summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
     scores = shown_scores(summary)
     cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
@@ -97,9 +100,9 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
 
 
 def troubles(study: Study) -> list[dict[str, Any]]:
-    """Cells of one entry that ended alike: same status, same reason but for the numbers in it; most cells first."""
+    """Groups of failed cells by entry, status and reason, disregarding numbers in the reason; largest groups first."""
     bad = study.cells[study.cells["status"] != "ok"].sort_values(["dataset", "split", "seed"])
-    reasons = bad["reason"].fillna("no reason was given").str.split().str.join(" ")
+    reasons = bad["reason"].fillna("no reason given").str.split().str.join(" ")
     bad = bad.assign(reason=reasons, alike=reasons.str.replace(_NUMBER, "#", regex=True))
     groups: Any = bad.groupby(["status", "entry", "alike"])
     found = [
@@ -118,7 +121,7 @@ def troubles(study: Study) -> list[dict[str, Any]]:
 
 
 def origin(study: Study) -> dict[str, Any]:
-    """What the records say about how they were made: values with the number of records that have each."""
+    """Provenance of the records: each value with the number of records that have it."""
     records = study.archive.records
     provenance = pd.DataFrame([record.provenance for record in records], columns=[*FIELDS, "started"], dtype=object)
     tasks = study.cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"])
@@ -134,18 +137,18 @@ def origin(study: Study) -> dict[str, Any]:
 
 
 def _counted(values: pd.Series) -> list[tuple[str, int]]:
-    """Most frequent first."""
+    """Counts of values, the most frequent first."""
     return Counter(sorted(values.fillna("not recorded").astype(str))).most_common()
 
 
 def commands(study: Study) -> list[str]:
-    """`fsvi-bench run` with what each method's records differ in from its defaults; methods that agree share a line."""
+    """Commands that reproduce the records, with settings other than defaults; methods share one if possible."""
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
     together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
     groups: Any = together.groupby(["rest", "family"], sort=False)["method"]
     found = []
     for (rest, families), methods in groups:
-        # A record knows the name of a method's class, not where its file lay.
+        # A record has the name of a method's class, but not the path of its file.
         specs = methods.where(methods.isin(method_names()), "FILE.py:" + methods)
         words = [*_each("--method", specs), *_each("--family", families), *rest]
         found.append(shlex.join(["fsvi-bench", "run", *words]))
@@ -157,13 +160,13 @@ def _each(flag: str, values: Iterable[str]) -> list[str]:
 
 
 def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
-    """Data sets, splits, seeds, and the settings that are not the method's defaults."""
+    """Data sets, splits, seeds, and settings that differ from the method's defaults."""
     cells = study.cells[study.cells["entry"] == entry]
     words = [*_each("--dataset", sorted(cells["dataset"].unique())), "--splits", ranges(cells["split"])]
     words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
         defaults = load_installed(entry.method).options({}).model_dump(mode="json")
-    except InputError:  # not installed here, or it has no complete defaults: all are named
+    except InputError:  # not installed, or without complete defaults: all settings are listed
         defaults = {}
     own = {n: value for n, value in entry.hyperparameters.items() if n not in defaults or defaults[n] != value}
     return (*words, *setting_words(own))

@@ -1,4 +1,4 @@
-"""Records as a report needs them: data sets across, methods with their families and settings down."""
+"""The records of a folder as a report needs them: by data set, and by method, family and settings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
-REFERENCE = "exact"  #: what the others are measured against; it takes no part in comparisons
+REFERENCE = "exact"  #: the reference method, which is not compared with others
 
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One line of tables and figures: a method, a family, and the settings in which its lines differ."""
+    """A line of tables and figures: a method, a family, and the settings in which its lines differ."""
 
-    place: int  #: among the study's entries
+    place: int  #: position among the entries of the study
     method: str = field(compare=False)
     family: Family = field(compare=False)
-    settings: str = field(compare=False)  #: in words; empty where the method has one line per family
+    settings: str = field(compare=False)  #: as text; empty if the method has one line per family
     hyperparameters: dict[str, Any] = field(compare=False, repr=False)
 
     @property
     def variant(self) -> str:
-        """What tells it from the method's other lines."""
+        """Family and settings, which identify it among the method's lines."""
         return f"{self.family} {self.settings}".strip()
 
     @property
@@ -45,10 +45,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """The records of a folder as frames whose rows say by `dataset` and `entry` what they are of."""
+    """The records of a folder as frames, with the columns `dataset` and `entry`."""
 
     archive: Store
-    cells: pd.DataFrame  #: `cells_of` the records, and their keys as `cell`
+    cells: pd.DataFrame  #: `cells_of` the records, with their keys as `cell`
     summary: pd.DataFrame  #: `summary_of` the cells
     of_cells: Mapping[str, Trace]  #: traces by `cell`
 
@@ -62,36 +62,36 @@ class Study:
 
     @cached_property
     def splits(self) -> pd.DataFrame:
-        """Scores by data set, entry and split, seeds averaged; missing where one did not finish or lacks the score."""
+        """Scores by data set, entry and split, averaged over seeds; missing if a cell failed or lacks the score."""
         return self.cells.groupby(["dataset", "entry", "split"])[SCORES].mean(skipna=False)
 
     @cached_property
     def finished(self) -> pd.DataFrame:
-        """The cells that have scores."""
+        """The cells with scores."""
         return self.cells[self.cells["status"] == "ok"]
 
     def rivals(self, dataset: str, family: Family) -> list[Entry]:
-        """The entries of a family that are compared with one another on a data set, in order."""
+        """The entries of a family that are compared on a data set, in order."""
         entries = self.cells.loc[self.cells["dataset"] == dataset, "entry"].unique()
         return sorted(e for e in entries if e.family == family and e.method != REFERENCE)
 
 
 def read_study(root: Path) -> Study:
-    """All current records beneath an output folder, and their traces. Nothing is written there.
+    """Reads all current records of an output folder, and their traces.
 
     Raises:
-        InputError: there is no such folder, it holds no records, or a file in it is not what its name says; or the
-            records do not go together (see `cells_of`).
+        InputError: the folder does not exist or has no records, a file is not valid, or the records do not fit together
+            (see `cells_of`).
     """
     archive = Store(root)
     if not archive.records:
-        raise InputError(f"{root} holds no records yet, only a plan; let `fsvi-bench run` finish some cells first")
-    # What a failed cell left behind is no result.
+        raise InputError(f"{root} has a plan but no records yet; let `fsvi-bench run` finish some cells first")
+    # Traces of failed cells are not results.
     return make_study(archive, load_traces((record for record in archive.records if record.status == "ok"), root))
 
 
 def make_study(archive: Store, traces: Mapping[str, Trace]) -> Study:
-    """Sorts records into rows and gives each row a short name."""
+    """Groups records into entries, and gives each entry a short name."""
     own = {name: [getattr(record, name) for record in archive.records] for name in ("cell", "code_sha256")}
     cells = cells_of(archive.records).assign(**own)
     entries = _entries(cells)
@@ -100,14 +100,14 @@ def make_study(archive: Store, traces: Mapping[str, Trace]) -> Study:
 
 
 def _entries(cells: pd.DataFrame) -> pd.DataFrame:
-    """Method, family and settings of each entry, in order: by method as in every figure, family, and settings."""
+    """Method, family and settings of each entry, sorted by method (as in figures), family and settings."""
     rows: Any = sorted(cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False), key=_order)
     entries: Any = [Entry(place, r.method, r.family, r.words, json.loads(r.settings)) for place, r in enumerate(rows)]
     return pd.DataFrame(rows)[ROW[1:]].assign(entry=entries)
 
 
 def _order(row: Any) -> tuple[Any, ...]:
-    """Numbers among the settings by size, before words."""
+    """Sort key of an entry; numbers among the settings are sorted by size, before text."""
     settings = json.loads(row.settings).items()
     values = [(name, (0, value) if isinstance(value, int | float) else (1, str(value))) for name, value in settings]
     return method_place(row.method), FAMILIES.index(row.family), values

@@ -1,5 +1,5 @@
 "use strict";
-// What the build computed of an entry; it comes as a script, since a page from disk may not fetch files.
+// The comparisons of an entry are loaded as a script, because a page opened from disk may not fetch files.
 const fsviBenchFound = new Map();
 const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
@@ -8,7 +8,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
   const said = document.getElementById("said");
   const compared = document.getElementById("compared");
   const headings = compared?.querySelectorAll("thead button");
-  const rows = [...(compared?.querySelectorAll("tbody tr") ?? [])]; // as they were before anybody sorted them
+  const rows = [...(compared?.querySelectorAll("tbody tr") ?? [])]; // in their original order
   const waiting = new Map();
 
   const load = (name) => {
@@ -16,7 +16,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
       waiting.set(name, new Promise((resolve, reject) => {
         const script = document.createElement("script");
         script.addEventListener("load", () => resolve(fsviBenchFound.get(name)));
-        script.addEventListener("error", () => reject(new Error(`what was computed of ${name} cannot be loaded`)));
+        script.addEventListener("error", () => reject(new Error(`The data of ${name} cannot be loaded`)));
         script.src = `data/${name}.js`;
         document.head.append(script);
       }));
@@ -26,7 +26,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
   const signed = (hundredths) => `${hundredths > 0 ? "+" : hundredths < 0 ? "−" : ""}${Math.abs(hundredths / 100).toFixed(2)}`;
 
-  // The earlier of two has the pair: from the later one's side, signs are the other way round.
+  // Only the earlier entry has the comparison: for the later one, signs are reversed.
   const pair = (a, b) => {
     const [p, ...numbers] = a.beside[b.name] ?? b.beside[a.name];
     const rows = Array.from({ length: numbers.length / 3 }, (_, row) => numbers.slice(3 * row, 3 * row + 3));
@@ -48,14 +48,14 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
       write(cells[2], signed(ratio), ratio);
       write(cells[3], `${signed(low)} to ${signed(high)}`, low);
     });
-    said.textContent = `By ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon).`;
+    said.textContent = `Score: ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon).`;
   };
 
   const show = async () => {
     const [a, b] = [first.value, second.value];
     compared.hidden = true;
     if (a === b) {
-      said.textContent = "An entry beside itself: choose another.";
+      said.textContent = "Choose two different entries.";
       return;
     }
     try {
@@ -71,11 +71,11 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
   const fromAddress = () => {
     const wanted = new URLSearchParams(location.hash.slice(1));
     for (const select of [first, second]) {
-      // Only what the list offers: an address must not lead to other files.
+      // Only entries of the list: an address must not lead to other files.
       const option = [...select.options].find((each) => each.value === wanted.get(select.id));
       if (option) option.selected = true;
     }
-    // An entry's own link names the first alone, which may be the one that stands second.
+    // The link on an entry's page names only the first entry, which may be the default second one.
     if (first.value === second.value) second.selectedIndex = second.selectedIndex ? 0 : 1;
     show();
   };

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // What a table costs is the rows that are laid out: the style sheet shows the first fifty until all are asked for.
+  // Layout of many rows is slow: the style sheet shows the first fifty until all are requested.
   for (const button of document.querySelectorAll("[data-all]")) {
     button.addEventListener("click", () => {
       const table = document.getElementById(button.dataset.all);
