@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
     from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
+    from fsvi_bench.posteriors.particles import ParticlesPosterior
     from fsvi_bench.posteriors.samples import SamplesPosterior
     from fsvi_bench.tasks.official import list_tasks, load_task
     from fsvi_bench.tasks.own import make_task
@@ -59,6 +60,7 @@ HOMES = {
     "MeasurementOptions": "methods.functional",
     "Method": "methods.base",
     "MethodOptions": "methods.base",
+    "ParticlesPosterior": "posteriors.particles",
     "Posterior": "posteriors.base",
     "RandA": "methods.rand_a",
     "RandANgd": "methods.rand_a_ngd",
@@ -84,10 +86,10 @@ HOMES = {
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
     "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
-    "MeasurementOptions", "Method", "MethodOptions", "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores",
-    "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused",
-    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
-    "score",
+    "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA", "RandANgd",
+    "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task",
+    "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task",
+    "results", "run", "score",
 ]  # fmt: skip
 
 

@@ -13,14 +13,15 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
-from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, DrawnPosterior, SamplesPosterior
 
 #: What counts as rounding, in units of the weights' standard deviations: how far a covariance may be from its
 #: transpose, and how far below 0 an eigenvalue of its correlation matrix may lie.
 ASYMMETRY, NEGATIVE = 1e-8, 1e-10
 #: Axes of tensors, where not all are of length k.
-AXES = {"samples": "S, k", "factor": "k, r"}
-FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"
+AXES = {"samples": "S, k", "particles": "n, k", "factor": "k, r"}
+FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]), or samples or particles [n, k]"
 
 
 def posterior_of(q: Any, k: int) -> Posterior:
@@ -39,7 +40,7 @@ def posterior_of(q: Any, k: int) -> Posterior:
         raise InputError(f"the posterior is a tuple of {len(q)}, expected {FORMS}")
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
-    return _samples(_numbers("samples", q), k)
+    return _drawn(_numbers("samples", q), k)
 
 
 def _checked(q: Posterior, k: int) -> Posterior:
@@ -55,8 +56,8 @@ def _checked(q: Posterior, k: int) -> Posterior:
     _require_one_problem(q)
     q = q.map(Tensor.detach).cpu()
     _require_weights(q.k, k)
-    if isinstance(q, SamplesPosterior):
-        _require_enough(q.samples)
+    if (wrong := q.wrong_number()) is not None:
+        raise InputError(f"this is not a posterior: {wrong}")
     if (fault := defect(q, k) or divergence(q)) is not None:
         raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
     return q
@@ -86,19 +87,17 @@ def _require_weights(got: int, k: int) -> None:
         raise InputError(f"task has k={k} features, posterior has {got}; was it trained on another task?")
 
 
-def _samples(samples: Tensor, k: int) -> SamplesPosterior:
-    if samples.ndim != 2:
-        raise InputError(f"the posterior has shape {list(samples.shape)}, expected {FORMS}")
-    if samples.shape[1] != k:
-        hint = "transpose them" if samples.shape[0] == k else "were they drawn on another task?"
-        raise InputError(f"the samples have shape {list(samples.shape)}, expected [S, {k}]; {hint}")
-    _require_enough(samples)
-    return SamplesPosterior(samples)
-
-
-def _require_enough(samples: Float[Tensor, "S k"]) -> None:
-    if len(samples) < MINIMUM_SAMPLES:
-        raise InputError(f"the posterior has {len(samples)} samples, expected at least {MINIMUM_SAMPLES}; draw more")
+def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
+    """Particles, or samples where there are enough for their moments."""
+    if draws.ndim != 2:
+        raise InputError(f"the posterior has shape {list(draws.shape)}, expected {FORMS}")
+    if draws.shape[1] != k:
+        hint = "transpose them" if draws.shape[0] == k else "were they drawn on another task?"
+        raise InputError(f"the samples have shape {list(draws.shape)}, expected [n, {k}]; {hint}")
+    q = SamplesPosterior(draws) if len(draws) >= MINIMUM_SAMPLES else ParticlesPosterior(draws)
+    if (wrong := q.wrong_number()) is not None:
+        raise InputError(f"this is not a posterior: {wrong}")
+    return q
 
 
 def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:

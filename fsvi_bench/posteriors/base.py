@@ -13,14 +13,15 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
 
-#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
-Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
+#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab, particles.
+Family = Literal["full", "ffg", "bernoulli", "spike-slab", "particles"]
 #: The kind of posterior that each family is made of, as files name it.
 KIND_OF: Mapping[Family, str] = {
     "full": "gaussian-full",
     "ffg": "gaussian-ffg",
     "bernoulli": "bernoulli-dropout",
     "spike-slab": "spike-slab",
+    "particles": "particles",
 }
 
 #: Numbers drawn at once: 1 TB.
@@ -93,6 +94,10 @@ class Posterior(ABC):
         """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
         return None
 
+    def wrong_number(self) -> str | None:
+        """What is wrong with the number of draws that the posterior consists of, as a clause, or None."""
+        return None
+
     def out_of_domain(self) -> str | None:
         """Which finite parameter lies outside its domain, as a clause, or None."""
         return None
@@ -136,14 +141,14 @@ def first_outside(name: str, values: Tensor, inside: Tensor, expected: str) -> s
 
 
 def defect(posterior: Posterior, k: int) -> str | None:
-    """What keeps one posterior from being one over k weights at all (types and shapes of its tensors), or None."""
+    """What keeps one posterior from being one over k weights at all (its tensors' types, shapes and form), or None."""
     expected = posterior.shapes(k)
     for name, tensor in posterior.tensors().items():
         if tensor.dtype != torch.float64:
             return f"its {name} has type {str(tensor.dtype).removeprefix('torch.')}, expected float64"
         if tuple(tensor.shape) != expected[name]:
             return f"its {name} has shape {list(tensor.shape)}, expected {list(expected[name])}"
-    return posterior.malformed()
+    return posterior.malformed() or posterior.wrong_number()
 
 
 def divergence(posterior: Posterior) -> str | None:

@@ -14,14 +14,22 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import DrawnPosterior, SamplesPosterior
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
 _CLASSES: Mapping[str, type[Posterior]] = {
     each.kind: each
-    for each in (FullGaussian, FactorisedGaussian, BernoulliDropoutPosterior, SpikeSlabPosterior, SamplesPosterior)
+    for each in (
+        FullGaussian,
+        FactorisedGaussian,
+        BernoulliDropoutPosterior,
+        SpikeSlabPosterior,
+        SamplesPosterior,
+        ParticlesPosterior,
+    )
 }
 KINDS = tuple(_CLASSES)
 
@@ -42,11 +50,11 @@ def write_posterior(path: Path, posterior: Posterior, task_sha256: str | None = 
     """Writes one posterior atomically, a full covariance as `scale_tril_packed`, with the task's identity if given.
 
     Raises:
-        InputError: the place is not writable, or a posterior given as samples has too few.
+        InputError: the place is not writable, or the posterior has too few draws or too many.
         ValueError: a number is not finite; nothing is written.
     """
-    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-        raise InputError(f"cannot write {path}: {_too_few(posterior.S)}")
+    if (wrong := posterior.wrong_number()) is not None:
+        raise InputError(f"cannot write {path}: {wrong}")
     write_atomically(path, posterior_file(posterior, task_sha256))
 
 
@@ -112,8 +120,8 @@ def _read(file: TensorFile) -> Posterior:
         raise file.error(f"{wrong}, expected a lower-triangular factor")
     if (wrong := posterior.out_of_domain()) is not None:
         raise file.error(wrong)
-    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-        raise file.error(_too_few(posterior.S))
+    if (wrong := posterior.wrong_number()) is not None:
+        raise file.error(wrong)
     return posterior
 
 
@@ -121,7 +129,7 @@ def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
     """Raises InputError unless names, types and shapes are the kind's; a packed factor is unpacked."""
     tensors, packed, (first, *others) = file.tensors, "scale_tril_packed", kind.parameters
     file.require_names({packed if name == "scale_tril" and packed in tensors else name for name in kind.parameters})
-    shape, form = list(tensors[first].shape), "[S, k]" if kind is SamplesPosterior else "[k]"
+    shape, form = list(tensors[first].shape), "[n, k]" if issubclass(kind, DrawnPosterior) else "[k]"
     if len(shape) != len(form.split()) or 0 in shape:
         raise file.error(f"'{first}' has shape {shape}, expected {form}; save one posterior per file")
     k = shape[-1]
@@ -136,7 +144,3 @@ def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
         elif tensors[name].shape not in ((), (k,)):
             got = list(tensors[name].shape)
             raise file.error(f"'{name}' has shape {got}, expected [] or [{k}]; give one number or one per weight")
-
-
-def _too_few(S: int) -> str:
-    return f"the posterior has {S} samples, expected at least {MINIMUM_SAMPLES}; draw more"

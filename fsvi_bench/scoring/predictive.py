@@ -24,7 +24,8 @@ from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_cdf, mixture_lo
 from fsvi_bench.maths.shapes import Features, Matrix, Vector
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
-from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.tasks.task import Task
 
 LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}  #: of the intervals whose coverage is scored
@@ -122,14 +123,33 @@ def mixture_nlpd(q: SwitchedPosterior, problem: Task) -> tuple[float, float] | t
     return float(task.target_std.log() - mixture.log_density.mean()), float(mixture.imprecision.max())
 
 
+def particles_log_density(
+    y: Float[Tensor, "P m"], Phi: Float[Tensor, "P k"], q: ParticlesPosterior, noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "P m"]:
+    """log (1/n) Σ_i N(y; φᵀw_i, σ²) at m targets for each row of features."""
+    found, rows = torch.empty_like(y), max(1, CHUNK // (q.n * y.shape[1]))
+    blocks = (torch.split(of, rows) for of in (found, y, Phi))
+    for part, targets, features in zip(*blocks, strict=True):
+        f = (features @ q.particles.mT)[:, None, :]
+        part[:] = normal_log_density(targets[..., None], f, noise_variance).logsumexp(-1) - math.log(q.n)
+    return found
+
+
+def particles_nlpd(q: ParticlesPosterior, problem: Task) -> float:
+    """NLPD of the mixture of the particles' predictives, in the target's original unit."""
+    task = problem.frozen
+    log_density = particles_log_density(problem.y_test[:, None], problem.Phi_test, q, task.noise_variance)
+    return float(task.target_std.log() - log_density.mean())
+
+
 def coverage(q: Posterior, problem: Task) -> dict[str, float] | None:
     """Share of the test targets within q's central 50, 90 and 95% predictive intervals.
 
     Gaussians by their moments, mixtures (dropout, spike-and-slab, samples) by their distribution function, to 1e-9;
     None for a mixture whose atoms lie too far apart, as for its density.
     """
-    if isinstance(q, SamplesPosterior):
-        return _shares((2 * samples_cdf(q.samples, problem) - 1).abs())
+    if isinstance(q, DrawnPosterior):
+        return _shares((2 * samples_cdf(q.draws, problem) - 1).abs())
     if not isinstance(q, SwitchedPosterior):
         return predictive_moments(problem, problem.Phi_test, q.mean, q.covariance_tril()).coverage(problem)
     if spread_in_noise(q, problem, problem.Phi_test) > FAR:
@@ -158,6 +178,9 @@ def predictive_kl(q: Posterior, problem: Task, Phi: Features) -> Float[Tensor, "
     None for a mixture beyond `FAR_IN_INTEGRALS`, or whose densities are too `DEAR`.
     """
     exact = exact_predictive(problem, Phi)
+    if isinstance(q, ParticlesPosterior):
+        noise_variance = problem.frozen.noise_variance
+        return kl_from_normal(exact, Phi, lambda y, rows: particles_log_density(y, rows, q, noise_variance))
     if not isinstance(q, SwitchedPosterior):
         return normal_kl(*exact, *predictive_moments(problem, Phi, q.mean, q.covariance_tril()))
     if spread_in_noise(q, problem, Phi) > FAR_IN_INTEGRALS:

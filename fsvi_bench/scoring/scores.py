@@ -28,6 +28,7 @@ from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import (
     LEVELS,
@@ -35,6 +36,7 @@ from fsvi_bench.scoring.predictive import (
     exact_predictive,
     mixture_nlpd,
     moment_scores,
+    particles_nlpd,
     predictive_kl,
     predictive_moments,
 )
@@ -159,6 +161,8 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
     nlpd: float | None = of_moments
     if isinstance(q, SwitchedPosterior):
         nlpd = mixture_nlpd(q, problem)[0] if mixtures else None
+    if isinstance(q, ParticlesPosterior):
+        nlpd = particles_nlpd(q, problem)
     kl = math.inf if q.singular else matched
     return TraceScores(kl, nlpd, matched, of_moments)
 
@@ -170,6 +174,8 @@ def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[
     if isinstance(q, SwitchedPosterior):
         values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(q, problem)
         values["w2"] = None if q.singular else values["w2"]
+    if isinstance(q, ParticlesPosterior):
+        values |= {"nlpd": particles_nlpd(q, problem), "w2": None}
     for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
         kl = predictive_kl(q, problem, Phi)
         values[name] = None if kl is None else float(kl.mean())
@@ -199,7 +205,8 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
 def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
-    has_atoms, full_rank = isinstance(q, SwitchedPosterior) and q.singular, bool((tril.diagonal() > 0).all())
+    has_atoms = isinstance(q, SwitchedPosterior | ParticlesPosterior) and q.singular
+    full_rank = bool((tril.diagonal() > 0).all())
     marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])
