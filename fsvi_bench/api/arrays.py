@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.posteriors.base import Posterior, defect, divergence
+from fsvi_bench.posteriors.base import Approximation, Posterior, defect, divergence
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, DrawnPosterior, SamplesPosterior
@@ -24,12 +25,16 @@ AXES = {"samples": "S, k", "particles": "n, k", "factor": "k, r"}
 FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]), or samples or particles [n, k]"
 
 
-def posterior_of(q: Any, k: int) -> Posterior:
-    """What `fsvi_bench.score` was given, as one posterior over k weights on the CPU.
+def posterior_of(q: Any, k: int) -> Approximation:
+    """What `fsvi_bench.score` was given, as one posterior over k weights or over functions, on the CPU.
 
     Raises:
-        InputError: it is none, or not one over k weights.
+        InputError: it is none, or one over another number of weights.
     """
+    if isinstance(q, FunctionSamplesPosterior):
+        q = dict(q.tensors())
+    if isinstance(q, dict) and set(q) == set(FunctionSamplesPosterior.parameters):
+        return _functions(q)
     if isinstance(q, Posterior):
         return _checked(q, k)
     if hasattr(q, "mean") and hasattr(q, "covariance"):  # such as `task.exact`
@@ -97,6 +102,19 @@ def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
     q = SamplesPosterior(draws) if len(draws) >= MINIMUM_SAMPLES else ParticlesPosterior(draws)
     if (wrong := q.wrong_number()) is not None:
         raise InputError(f"this is not a posterior: {wrong}")
+    return q
+
+
+def _functions(values: dict[str, Any]) -> FunctionSamplesPosterior:
+    f = {name: _numbers(name, values[name]) for name in FunctionSamplesPosterior.parameters}
+    for name, numbers in f.items():
+        if numbers.ndim != 2:
+            raise InputError(
+                f"'{name}' has shape {list(numbers.shape)}, expected [n, inputs]; give one function per row"
+            )
+    q = FunctionSamplesPosterior(**f)
+    if wrong := q.malformed() or q.wrong_number():
+        raise InputError(f"this is not a posterior over functions: {wrong}")
     return q
 
 

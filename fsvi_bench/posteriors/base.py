@@ -27,18 +27,51 @@ KIND_OF: Mapping[Family, str] = {
 #: Numbers drawn at once: 1 TB.
 TOO_MANY = 2**37
 
-Q = TypeVar("Q", bound="Posterior")
+Q = TypeVar("Q", bound="Approximation")
 
 
-class Posterior(ABC):
-    """q(w); tensors may carry a leading axis of B problems.
-
-    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
-    """
+class Approximation(ABC):
+    """What can be scored: tensors of one kind, which may carry a leading axis of B problems."""
 
     kind: ClassVar[str]  #: in posterior files, such as `gaussian-full` or `bernoulli-dropout`
     #: The fields by the names that posterior files have for them, each with its number of axes of length k.
     parameters: ClassVar[Mapping[str, int]]
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return dict(zip(self.parameters, values, strict=True))
+
+    def malformed(self) -> str | None:
+        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
+        return None
+
+    def wrong_number(self) -> str | None:
+        """What is wrong with the number of draws that it consists of, as a clause, or None."""
+        return None
+
+    def out_of_domain(self) -> str | None:
+        """Which finite parameter lies outside its domain, as a clause, or None."""
+        return None
+
+    def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
+        """The same kind with every tensor changed."""
+        return type(self)(*map(change, self.tensors().values()))
+
+    def __getitem__(self: Q, problem: int | slice) -> Q:
+        """That of one problem of a batch."""
+        return self.map(lambda tensor: tensor[problem])
+
+    def cpu(self: Q) -> Q:
+        """The same with its tensors on the CPU."""
+        return self.map(Tensor.cpu)
+
+
+class Posterior(Approximation):
+    """q(w); tensors may carry a leading axis of B problems.
+
+    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
+    """
 
     if TYPE_CHECKING:  # at run time it would become the default of a dataclass's field of that name
 
@@ -81,38 +114,9 @@ class Posterior(ABC):
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         """n independent draws of w from a generator."""
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return dict(zip(self.parameters, values, strict=True))
-
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         """The shapes that the parameters of one problem with k weights must have."""
         return {name: (k,) * axes for name, axes in self.parameters.items()}
-
-    def malformed(self) -> str | None:
-        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
-        return None
-
-    def wrong_number(self) -> str | None:
-        """What is wrong with the number of draws that the posterior consists of, as a clause, or None."""
-        return None
-
-    def out_of_domain(self) -> str | None:
-        """Which finite parameter lies outside its domain, as a clause, or None."""
-        return None
-
-    def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
-        """The same kind of posterior with every tensor changed."""
-        return type(self)(*map(change, self.tensors().values()))
-
-    def __getitem__(self: Q, problem: int | slice) -> Q:
-        """The posterior of one problem of a batch."""
-        return self.map(lambda tensor: tensor[problem])
-
-    def cpu(self: Q) -> Q:
-        """The same posterior with its tensors on the CPU."""
-        return self.map(Tensor.cpu)
 
 
 def unstack(posterior: Q) -> Sequence[Q]:
@@ -151,7 +155,7 @@ def defect(posterior: Posterior, k: int) -> str | None:
     return posterior.malformed() or posterior.wrong_number()
 
 
-def divergence(posterior: Posterior) -> str | None:
+def divergence(posterior: Approximation) -> str | None:
     """Why the numbers of a well-formed posterior say that training diverged, or None."""
     if not all(bool(torch.isfinite(tensor).all()) for tensor in posterior.tensors().values()):
         return "the posterior holds NaN or infinity"

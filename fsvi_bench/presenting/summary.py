@@ -21,8 +21,7 @@ from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
-from fsvi_bench.scoring.predictive import LEVELS
-from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.scoring.scores import NESTED, Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
 SHOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
@@ -57,8 +56,8 @@ def _row(record: Record) -> dict[str, Any]:
 
 def flat(scores: Scores) -> dict[str, Any]:
     """Scores by their names, nested ones with a dot."""
-    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only samples have
-    return unnested(named | {"coverage": named["coverage"] or dict.fromkeys(LEVELS)})
+    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only draws have
+    return unnested(named | {name: named[name] or keys for name, keys in NESTED.items()})
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:

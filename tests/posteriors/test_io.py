@@ -142,7 +142,7 @@ def test_the_ends_that_belong_to_the_domain_are_read(path, posterior):
         ("particles", {"particles": SAMPLES[:5].float()}, "'particles' has type float32, expected float64"),
         ("particles", {"particles": SAMPLES[:5] / 0}, "'particles' holds NaN or infinity"),
         ("particles", {"samples": SAMPLES[:5]}, "unknown tensor 'samples' and no 'particles'"),
-        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or bernoulli-dropout or spike-slab or samples or particles"),
+        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or bernoulli-dropout or spike-slab or samples or particles or function-samples"),
     ],
 )  # fmt: skip
 def test_wrong_content_is_refused(path, kind, tensors, message):
