@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.variational_dropout import VariationalDropout
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+    from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
     from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
     from fsvi_bench.posteriors.particles import ParticlesPosterior
     from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -54,6 +55,7 @@ HOMES = {
     "FactorisedGaussian": "posteriors.gaussian",
     "FixedA": "methods.fixed_a",
     "FullGaussian": "posteriors.gaussian",
+    "FunctionSamplesPosterior": "posteriors.functions",
     "GaussianDropout": "methods.gaussian_dropout",
     "InputError": "errors",
     "MeanFieldVI": "methods.mean_field_vi",
@@ -85,10 +87,10 @@ HOMES = {
 
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
-    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
-    "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA", "RandANgd",
-    "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task",
-    "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task",
+    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
+    "GaussianDropout", "InputError", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior",
+    "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior",
+    "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task",
     "results", "run", "score",
 ]  # fmt: skip
 

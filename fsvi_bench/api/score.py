@@ -17,13 +17,15 @@ from fsvi_bench.tasks.task import Task
 def score(q: Any, task: Task) -> dict[str, Any]:
     """The scores of `fsvi-bench score --json` as one flat dict. Infinity is a float; None: a score does not apply.
 
-    What is nested there has a dot in its name here: `kl_marginals.5`, `coverage.90`, `overconfidence.median`, and of
-    samples `intervals.nlpd`, a pair. `overconfidence.quantiles` are 21 numbers.
+    What is nested there has a dot in its name here: `kl_marginals.5`, `coverage.90`, `overconfidence.median`,
+    `joint_predictive_kl_box.10`, and of draws `intervals.kl_moment_matched`, a pair. `overconfidence.quantiles` are 21
+    numbers.
 
     Args:
         q: a posterior of `fit` or of this package, a pair (mean [k], covariance [k, k]), whatever has `mean` and
-            `covariance`, or samples [S, k] with S of 10,000 or more. Arrays are NumPy's, torch's or lists, in float64.
-            A singular covariance is allowed; its KL is infinite.
+            `covariance`; draws of the weights [n, k], which are samples from n = 10,000 on and particles below; or a
+            dict of function values `f_test` [n, N_test] and `f_box` [n, 1000]. Arrays are NumPy's, torch's or lists, in
+            float64. A singular covariance is allowed; its KL is infinite.
         task: of `load_task`, `make_task` or `Task.from_gpytorch`.
 
     Raises:

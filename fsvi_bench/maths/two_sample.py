@@ -61,8 +61,8 @@ def expected_norm(offset: Float[Tensor, "n d"], covariance: Float[Tensor, "d d"]
         return torch.zeros_like(offset[:, 0])
     u = torch.arange(-REACH, REACH + STEP, STEP, dtype=offset.dtype)
     t = u.exp() / size
-    spread = 1 + 2 * t * variances[:, None]
-    exponents = -squares @ (t / spread) - 0.5 * spread.log().sum(0)
+    doubled = 2 * t * variances[:, None]
+    exponents = -squares @ (t / (1 + doubled)) - 0.5 * doubled.log1p().sum(0)
     return (-torch.expm1(exponents) @ (-0.5 * u).exp()) * (STEP * size.sqrt() / (2 * math.sqrt(math.pi)))
 
 

@@ -57,7 +57,9 @@ def _row(record: Record) -> dict[str, Any]:
 def flat(scores: Scores) -> dict[str, Any]:
     """Scores by their names, nested ones with a dot."""
     named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only draws have
-    return unnested(named | {name: named[name] or keys for name, keys in NESTED.items()})
+    # An error is null as a whole wherever the score itself is a closed form.
+    objects = {name: named[name] or keys for name, keys in NESTED.items() if not name.endswith("_error")}
+    return unnested(named | objects)
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:

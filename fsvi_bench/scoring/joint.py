@@ -33,6 +33,7 @@ NO_JOINT = dict.fromkeys(map(str, COUNTS))
 DRAWS = 1000  #: draws y of the exact posterior
 SWITCHED_DRAWS = 200  #: the same for dropout, where a density takes as long as that of 10,000 functions
 GROUPS, GROUP_SIZE = 4, 32  #: of particles that estimate one density
+SAMPLE_GROUPS = 20  #: of consecutive samples
 BLOCK = 2048  #: functions whose densities are held at once, for each draw: 16 MB
 #: Bias of log q(y), in nats, up to which it is known well enough to be taken off. Beyond, the estimated KL is an upper
 #: bound in expectation (Jensen), and the stated error is the value itself.
@@ -101,9 +102,9 @@ def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, 
     draws = SWITCHED_DRAWS if isinstance(q, SwitchedPosterior) else DRAWS
     y = exact.mean + torch.from_numpy(derived_generator(*purpose).standard_normal((draws, count))) @ exact.tril.mT
     if isinstance(q, FunctionSamplesPosterior):
-        density = Densities(_mixture(y, torch.split(f, BLOCK), noise).log_density, torch.zeros_like(y[:, 0]))
+        density = _functions(y, f, noise)
     elif isinstance(q, SamplesPosterior):
-        density = _mixture(y, (w @ Phi.mT for w in torch.split(q.samples, BLOCK)), noise)
+        density = _samples(y, q.samples, Phi, noise)
     else:
         assert isinstance(q, SwitchedPosterior)
         seed = derive_seed(*purpose, "particles")
@@ -117,28 +118,52 @@ def _is_gaussian(q: Posterior) -> bool:
 
 
 class Densities(NamedTuple):
-    """Log densities in nats, and by how much they are too small in expectation."""
+    """Log densities in nats, by how much they are too small in expectation, and the sampling error of their mean, over
+    the draws that the density is estimated from."""
 
     log_density: Float[Tensor, " R"]
     bias: Float[Tensor, " R"]
+    sampling: float = 0.0
 
 
-def _mixture(
-    y: Float[Tensor, "R t"], blocks: Iterable[Float[Tensor, "n t"]], noise_variance: Float[Tensor, ""]
+def _functions(y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance: Float[Tensor, ""]) -> Densities:
+    """log (1/n) Σ_i N(y; f_i, σ²I)."""
+    (log_sum, _) = _log_sums(y, torch.split(f, BLOCK), noise_variance)
+    return Densities(log_sum - math.log(len(f)), torch.zeros_like(log_sum))
+
+
+def _samples(
+    y: Float[Tensor, "R t"], samples: Float[Tensor, "S k"], Phi: Features, noise_variance: Float[Tensor, ""]
 ) -> Densities:
-    """log of the mean of N(y; f, σ²I) over all functions f.
+    """log E N(y; Φw, σ²I) over the law of the samples.
 
-    As an estimate for the law that they were drawn from, its bias is 1/(2n̂) with n̂ = (Σ p_i)²/Σ p_i², the number of
-    functions that count at y.
+    The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the number of samples that count at y. The sampling error comes from
+    the influence of each sample on the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.
     """
-    n, log_sum, log_squares = 0, *torch.full((2, len(y)), -torch.inf, dtype=y.dtype)
-    for f in blocks:
-        logs = -0.5 * torch.cdist(y, f).square() / noise_variance
-        log_sum = torch.logaddexp(log_sum, logs.logsumexp(-1))
-        log_squares = torch.logaddexp(log_squares, (2 * logs).logsumexp(-1))
-        n += len(f)
-    constant = -0.5 * y.shape[1] * (noise_variance.log() + LOG_2PI)
-    return Densities(log_sum + constant - math.log(n), 0.5 * (log_squares - 2 * log_sum).exp())
+    parts = torch.split(samples, BLOCK)
+    log_sum, log_squares = _log_sums(y, (w @ Phi.mT for w in parts), noise_variance)
+    ratios = [(_log_normals(y, w @ Phi.mT, noise_variance) - log_sum[:, None]).exp().mean(0) for w in parts]
+    groups = torch.stack([group.mean() for group in torch.cat(ratios).tensor_split(SAMPLE_GROUPS)]) * len(samples)
+    sampling = float(groups.std()) / SAMPLE_GROUPS**0.5
+    return Densities(log_sum - math.log(len(samples)), 0.5 * (log_squares - 2 * log_sum).exp(), sampling)
+
+
+def _log_sums(
+    y: Float[Tensor, "R t"], functions: Iterable[Float[Tensor, "_ t"]], noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "2 R"]:
+    """log Σ N(y; f, σ²I) and log Σ N(y; f, σ²I)² over all functions."""
+    sums = torch.full((2, len(y)), -torch.inf, dtype=y.dtype)
+    for f in functions:
+        logs = _log_normals(y, f, noise_variance)
+        sums = torch.logaddexp(sums, torch.stack([logs.logsumexp(-1), (2 * logs).logsumexp(-1)]))
+    return sums
+
+
+def _log_normals(
+    y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "R n"]:
+    constant = y.shape[1] * (noise_variance.log() + LOG_2PI)
+    return -0.5 * (torch.cdist(y, f).square() / noise_variance + constant)
 
 
 def _switched(
@@ -174,4 +199,4 @@ def _estimate(
     value = -float(entropy) - float(coefficients[0])
     known = biased if biased <= KNOWN else abs(value)
     rounding = ROUNDING * float(values.abs().max())
-    return Estimate(value, math.sqrt(variance / len(y) + known**2 + rounding**2))
+    return Estimate(value, math.sqrt(variance / len(y) + density.sampling**2 + known**2 + rounding**2))

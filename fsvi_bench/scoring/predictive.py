@@ -37,6 +37,8 @@ REACH = 7.5
 #: asks for another halving. Where log q is smooth, the rule converges geometrically, and its error is about the square
 #: of the last change; where it has kinks, between atoms many noise deviations apart, about the change itself.
 COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
+#: The least distance for sums over n functions, unless these take more densities than so many, about 20 s.
+FINEST, DENSITIES = 1 / 1024, 2**31
 
 #: The largest spread, the predictive standard deviation in noise deviations, at which a mixture's density is computed
 #: at single targets and in integrals. A density takes about 2 ms at 400 and 30 ms at 4,000, and an integral over 1,000
@@ -141,12 +143,12 @@ def coverage(q: Posterior, problem: Task) -> dict[str, float] | None:
     return None if bool(below.isnan().any()) else _shares((2 * below - 1).abs())
 
 
-def functions_coverage(functions: Iterable[Float[Tensor, "N_test n"]], problem: Task) -> dict[str, float]:
+def functions_coverage(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task) -> dict[str, float]:
     """The same of the mixture of N(f, σ²) over all functions, which come in parts."""
     return _shares((2 * functions_cdf(functions, problem) - 1).abs())
 
 
-def functions_cdf(functions: Iterable[Float[Tensor, "N_test n"]], problem: Task) -> Float[Tensor, " N_test"]:
+def functions_cdf(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task) -> Float[Tensor, " N_test"]:
     """P(Y ≤ y) at the test targets under that mixture."""
     y, scale, n = problem.y_test, (2 * problem.frozen.noise_variance).sqrt(), 0
     total = torch.zeros_like(y)
@@ -210,7 +212,8 @@ def functions_kl(f: Float[Tensor, "n N"], exact: Predictive, noise_variance: Flo
     def log_density(y: Float[Tensor, "P m"], rows: Int[Tensor, " P"]) -> Float[Tensor, "P m"]:
         return functions_log_density(y, f[:, rows], noise_variance)
 
-    return kl_from_normal(exact, log_density)
+    fine = max(FINEST, 2 * REACH * f.numel() / DENSITIES)
+    return kl_from_normal(exact, log_density, min(FINE, fine))
 
 
 def functions_log_density(
@@ -224,7 +227,7 @@ def functions_log_density(
     return found - math.log(len(f))
 
 
-def kl_from_normal(exact: Predictive, log_density: LogDensity) -> Integrals:
+def kl_from_normal(exact: Predictive, log_density: LogDensity, fine: float = FINE) -> Integrals:
     """KL(N(mean, variance) ‖ q_i) at each input for any log density, by the trapezoidal rule with halved steps.
 
     −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal. For a smooth integrand with Gaussian tails the rule
@@ -233,7 +236,7 @@ def kl_from_normal(exact: Predictive, log_density: LogDensity) -> Integrals:
     """
     expected, imprecision = torch.full_like(exact.mean, torch.inf), torch.full_like(exact.mean, torch.inf)
     rows, sums, z, step = torch.arange(len(exact.mean)), torch.zeros_like(exact.mean), nodes(COARSE), COARSE
-    while len(rows) and step >= FINE:
+    while len(rows) and step >= fine:
         # Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density.
         sums = sums + (log_density(exact.at(rows, z), rows) * standard_normal(z)).sum(-1)
         imprecision[rows] = (step * sums - expected[rows]).abs()
