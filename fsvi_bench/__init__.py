@@ -87,11 +87,11 @@ HOMES = {
 
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
-    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
-    "GaussianDropout", "InputError", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior",
-    "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior",
-    "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task",
-    "results", "run", "score",
+    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior", "GaussianDropout",
+    "InputError", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior",
+    "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab",
+    "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit",
+    "list_tasks", "load_task", "make_task", "results", "run", "score",
 ]  # fmt: skip
 
 
