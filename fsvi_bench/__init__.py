@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.variational_dropout import VariationalDropout
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+    from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
     from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
+    from fsvi_bench.posteriors.particles import ParticlesPosterior
     from fsvi_bench.posteriors.samples import SamplesPosterior
     from fsvi_bench.tasks.official import list_tasks, load_task
     from fsvi_bench.tasks.own import make_task
@@ -52,12 +54,14 @@ HOMES = {
     "FactorisedGaussian": "posteriors.gaussian",
     "FixedA": "methods.fixed_a",
     "FullGaussian": "posteriors.gaussian",
+    "FunctionSamplesPosterior": "posteriors.functions",
     "GaussianDropout": "methods.gaussian_dropout",
     "InputError": "errors",
     "MeanFieldVI": "methods.mean_field_vi",
     "MeasurementOptions": "methods.functional",
     "Method": "methods.base",
     "MethodOptions": "methods.base",
+    "ParticlesPosterior": "posteriors.particles",
     "Posterior": "posteriors.base",
     "RandA": "methods.rand_a",
     "RandANgd": "methods.rand_a_ngd",
@@ -82,11 +86,11 @@ HOMES = {
 
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
-    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
-    "MeasurementOptions", "Method", "MethodOptions", "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores",
-    "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused",
-    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
-    "score",
+    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior", "GaussianDropout",
+    "InputError", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior",
+    "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab",
+    "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit",
+    "list_tasks", "load_task", "make_task", "results", "run", "score",
 ]  # fmt: skip
 
 

@@ -11,24 +11,30 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.posteriors.base import Posterior, defect, divergence
+from fsvi_bench.posteriors.base import Approximation, Posterior, defect, divergence
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
-from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, DrawnPosterior, SamplesPosterior
 
 #: Tolerances for rounding: the difference between a covariance and its transpose, in units of the weights' standard
 #: deviations, and how far an eigenvalue of the correlation matrix may be below 0.
 ASYMMETRY, NEGATIVE = 1e-8, 1e-10
-#: Axes of tensors that are not all of length k.
-AXES = {"samples": "S, k", "factor": "k, r"}
-FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"
+#: Axes of tensors, where not all are of length k.
+AXES = {"samples": "S, k", "particles": "n, k", "factor": "k, r"}
+FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]), or samples or particles [n, k]"
 
 
-def posterior_of(q: Any, k: int) -> Posterior:
-    """The argument of `fsvi_bench.score` as one posterior over k weights on the CPU.
+def posterior_of(q: Any, k: int) -> Approximation:
+    """What `fsvi_bench.score` was given, as one posterior over k weights or over functions, on the CPU.
 
     Raises:
-        InputError: it is not a posterior, or not over k weights.
+        InputError: it is none, or one over another number of weights.
     """
+    if isinstance(q, FunctionSamplesPosterior):
+        q = dict(q.tensors())
+    if isinstance(q, dict) and set(q) == set(FunctionSamplesPosterior.parameters):
+        return _functions(q)
     if isinstance(q, Posterior):
         return _checked(q, k)
     if hasattr(q, "mean") and hasattr(q, "covariance"):  # such as `task.exact`
@@ -39,7 +45,7 @@ def posterior_of(q: Any, k: int) -> Posterior:
         raise InputError(f"the posterior is a tuple of {len(q)}, expected {FORMS}")
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
-    return _samples(_numbers("samples", q), k)
+    return _drawn(_numbers("samples", q), k)
 
 
 def _checked(q: Posterior, k: int) -> Posterior:
@@ -59,8 +65,8 @@ def _checked(q: Posterior, k: int) -> Posterior:
     _require_one_problem(q)
     q = q.map(Tensor.detach).cpu()
     _require_weights(q.k, k)
-    if isinstance(q, SamplesPosterior):
-        _require_enough(q.samples)
+    if (wrong := q.wrong_number()) is not None:
+        raise InputError(f"this is not a posterior: {wrong}")
     if (fault := defect(q, k) or divergence(q)) is not None:
         raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
     return q
@@ -90,19 +96,30 @@ def _require_weights(got: int, k: int) -> None:
         raise InputError(f"task has k={k} features, posterior has {got}; was it trained on another task?")
 
 
-def _samples(samples: Tensor, k: int) -> SamplesPosterior:
-    if samples.ndim != 2:
-        raise InputError(f"the posterior has shape {list(samples.shape)}, expected {FORMS}")
-    if samples.shape[1] != k:
-        hint = "transpose them" if samples.shape[0] == k else "were they drawn on another task?"
-        raise InputError(f"the samples have shape {list(samples.shape)}, expected [S, {k}]; {hint}")
-    _require_enough(samples)
-    return SamplesPosterior(samples)
+def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
+    """Particles, or samples where there are enough for their moments."""
+    if draws.ndim != 2:
+        raise InputError(f"the posterior has shape {list(draws.shape)}, expected {FORMS}")
+    if draws.shape[1] != k:
+        hint = "transpose them" if draws.shape[0] == k else "were they drawn on another task?"
+        raise InputError(f"the samples have shape {list(draws.shape)}, expected [n, {k}]; {hint}")
+    q = SamplesPosterior(draws) if len(draws) >= MINIMUM_SAMPLES else ParticlesPosterior(draws)
+    if (wrong := q.wrong_number()) is not None:
+        raise InputError(f"this is not a posterior: {wrong}")
+    return q
 
 
-def _require_enough(samples: Float[Tensor, "S k"]) -> None:
-    if len(samples) < MINIMUM_SAMPLES:
-        raise InputError(f"the posterior has {len(samples)} samples, expected at least {MINIMUM_SAMPLES}; draw more")
+def _functions(values: dict[str, Any]) -> FunctionSamplesPosterior:
+    f = {name: _numbers(name, values[name]) for name in FunctionSamplesPosterior.parameters}
+    for name, numbers in f.items():
+        if numbers.ndim != 2:
+            raise InputError(
+                f"'{name}' has shape {list(numbers.shape)}, expected [n, inputs]; give one function per row"
+            )
+    q = FunctionSamplesPosterior(**f)
+    if wrong := q.malformed() or q.wrong_number():
+        raise InputError(f"this is not a posterior over functions: {wrong}")
+    return q
 
 
 def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:

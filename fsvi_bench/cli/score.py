@@ -10,7 +10,7 @@ from rich.table import Table as Terminal
 from fsvi_bench.cli.commands import Score
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError
-from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.posteriors.io import read_approximation
 from fsvi_bench.presenting.summary import SHOWN, flat
 from fsvi_bench.presenting.tables import Table, facts, in_words
 from fsvi_bench.running.plan import read_one_task
@@ -37,7 +37,7 @@ def score(options: Score) -> int:
 
 def _score_one(task: Path, posterior: Path, options: Score) -> None:
     frozen = read_one_task(task)
-    q = read_posterior(posterior, frozen.k, frozen.sha256)
+    q = read_approximation(posterior, frozen.k, frozen.sha256)
     problem = bind_task(frozen, options.data_dir)
     certify(problem).require_limits()
     scores = scoring.score(q, problem)

@@ -54,7 +54,7 @@ class ShortScores(Strict):
 
     @staticmethod
     def of(scores: Scores) -> ShortScores:
-        known = dict(scores) | {f"{name}_variance_ratio": value for name, value in scores.overconfidence}
+        known = dict(scores) | {f"{name}_variance_ratio": value for name, value in scores.overconfidence or ()}
         return ShortScores(**{name: known[name] for name in ShortScores.model_fields})
 
 

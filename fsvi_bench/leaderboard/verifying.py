@@ -187,7 +187,7 @@ def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
         steps=reached.steps,
         seconds=reached.seconds,
         kl=kl,
-        predictive_kl_box=None if box is None else float(box.mean()),
+        predictive_kl_box=None if box is None else float(box.kl.mean()),
     )
 
 

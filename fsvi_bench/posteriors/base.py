@@ -13,31 +13,65 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
 
-#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
-Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
+#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab, particles.
+Family = Literal["full", "ffg", "bernoulli", "spike-slab", "particles"]
 #: The kind of posterior that each family is made of, as files name it.
 KIND_OF: Mapping[Family, str] = {
     "full": "gaussian-full",
     "ffg": "gaussian-ffg",
     "bernoulli": "bernoulli-dropout",
     "spike-slab": "spike-slab",
+    "particles": "particles",
 }
 
 #: Numbers drawn at once: 1 TB.
 TOO_MANY = 2**37
 
-Q = TypeVar("Q", bound="Posterior")
+Q = TypeVar("Q", bound="Approximation")
 
 
-class Posterior(ABC):
-    """q(w); tensors may carry a leading axis of B problems.
-
-    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
-    """
+class Approximation(ABC):
+    """What can be scored: tensors of one kind, which may carry a leading axis of B problems."""
 
     kind: ClassVar[str]  #: in posterior files, such as `gaussian-full` or `bernoulli-dropout`
     #: The fields by the names that posterior files have for them, each with its number of axes of length k.
     parameters: ClassVar[Mapping[str, int]]
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return dict(zip(self.parameters, values, strict=True))
+
+    def malformed(self) -> str | None:
+        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
+        return None
+
+    def wrong_number(self) -> str | None:
+        """What is wrong with the number of draws that it consists of, as a clause, or None."""
+        return None
+
+    def out_of_domain(self) -> str | None:
+        """Which finite parameter lies outside its domain, as a clause, or None."""
+        return None
+
+    def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
+        """The same kind with every tensor changed."""
+        return type(self)(*map(change, self.tensors().values()))
+
+    def __getitem__(self: Q, problem: int | slice) -> Q:
+        """That of one problem of a batch."""
+        return self.map(lambda tensor: tensor[problem])
+
+    def cpu(self: Q) -> Q:
+        """The same with its tensors on the CPU."""
+        return self.map(Tensor.cpu)
+
+
+class Posterior(Approximation):
+    """q(w); tensors may carry a leading axis of B problems.
+
+    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
+    """
 
     if TYPE_CHECKING:  # at run time it would become the default of a dataclass's field of that name
 
@@ -80,34 +114,9 @@ class Posterior(ABC):
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         """n independent draws of w from a generator."""
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return dict(zip(self.parameters, values, strict=True))
-
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         """The shapes that the parameters of one problem with k weights must have."""
         return {name: (k,) * axes for name, axes in self.parameters.items()}
-
-    def malformed(self) -> str | None:
-        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
-        return None
-
-    def out_of_domain(self) -> str | None:
-        """Which finite parameter lies outside its domain, as a clause, or None."""
-        return None
-
-    def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
-        """The same kind of posterior with every tensor changed."""
-        return type(self)(*map(change, self.tensors().values()))
-
-    def __getitem__(self: Q, problem: int | slice) -> Q:
-        """The posterior of one problem of a batch."""
-        return self.map(lambda tensor: tensor[problem])
-
-    def cpu(self: Q) -> Q:
-        """The same posterior with its tensors on the CPU."""
-        return self.map(Tensor.cpu)
 
 
 def unstack(posterior: Q) -> Sequence[Q]:
@@ -136,17 +145,17 @@ def first_outside(name: str, values: Tensor, inside: Tensor, expected: str) -> s
 
 
 def defect(posterior: Posterior, k: int) -> str | None:
-    """What keeps one posterior from being one over k weights at all (types and shapes of its tensors), or None."""
+    """What keeps one posterior from being one over k weights at all (its tensors' types, shapes and form), or None."""
     expected = posterior.shapes(k)
     for name, tensor in posterior.tensors().items():
         if tensor.dtype != torch.float64:
             return f"its {name} has type {str(tensor.dtype).removeprefix('torch.')}, expected float64"
         if tuple(tensor.shape) != expected[name]:
             return f"its {name} has shape {list(tensor.shape)}, expected {list(expected[name])}"
-    return posterior.malformed()
+    return posterior.malformed() or posterior.wrong_number()
 
 
-def divergence(posterior: Posterior) -> str | None:
+def divergence(posterior: Approximation) -> str | None:
     """Why the numbers of a well-formed posterior say that training diverged, or None."""
     if not all(bool(torch.isfinite(tensor).all()) for tensor in posterior.tensors().values()):
         return "the posterior holds NaN or infinity"

@@ -51,7 +51,11 @@ class FullGaussian(GaussianPosterior):
 
     def malformed(self) -> str | None:
         above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is no fault of the form: training diverged
-        return "its scale_tril has entries above the diagonal" if bool(above.any()) else None
+        return (
+            "its scale_tril has entries above the diagonal, expected a lower-triangular factor"
+            if bool(above.any())
+            else None
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,17 +11,27 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import write_atomically
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.base import Approximation, Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import DrawnPosterior, SamplesPosterior
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
-_CLASSES: Mapping[str, type[Posterior]] = {
+_CLASSES: Mapping[str, type[Approximation]] = {
     each.kind: each
-    for each in (FullGaussian, FactorisedGaussian, BernoulliDropoutPosterior, SpikeSlabPosterior, SamplesPosterior)
+    for each in (
+        FullGaussian,
+        FactorisedGaussian,
+        BernoulliDropoutPosterior,
+        SpikeSlabPosterior,
+        SamplesPosterior,
+        ParticlesPosterior,
+        FunctionSamplesPosterior,
+    )
 }
 KINDS = tuple(_CLASSES)
 
@@ -38,19 +48,19 @@ def unpack_tril(packed: Float[Tensor, " packed"], k: int) -> Float[Tensor, "k k"
     return tril
 
 
-def write_posterior(path: Path, posterior: Posterior, task_sha256: str | None = None) -> None:
+def write_posterior(path: Path, posterior: Approximation, task_sha256: str | None = None) -> None:
     """Writes one posterior atomically, a full covariance as `scale_tril_packed`, with the task's identity if given.
 
     Raises:
-        InputError: the place is not writable, or a posterior given as samples has too few.
+        InputError: the place is not writable, or the posterior has too few draws or too many.
         ValueError: a number is not finite; nothing is written.
     """
-    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-        raise InputError(f"cannot write {path}: {_too_few(posterior.S)}")
+    if (wrong := posterior.wrong_number()) is not None:
+        raise InputError(f"cannot write {path}: {wrong}")
     write_atomically(path, posterior_file(posterior, task_sha256))
 
 
-def posterior_file(posterior: Posterior, task_sha256: str | None = None) -> bytes:
+def posterior_file(posterior: Approximation, task_sha256: str | None = None) -> bytes:
     """The bytes of a posterior's file, see `write_posterior`.
 
     Raises:
@@ -71,12 +81,29 @@ def read_posterior(
     task_sha256: str | None = None,
     content: bytes | None = None,
 ) -> Posterior:
-    """Reads and checks one posterior; with `k` given it must have that many weights.
+    """Reads and checks one posterior over weights; see `read_approximation`.
+
+    Raises:
+        InputError: as there, or the file holds functions without weights.
+    """
+    posterior = read_approximation(path, k, task_sha256, content)
+    if not isinstance(posterior, Posterior):
+        raise InputError(f"{path}: it has the kind '{posterior.kind}', expected one with weights")
+    return posterior
+
+
+def read_approximation(
+    path: Path,
+    k: int | None = None,
+    task_sha256: str | None = None,
+    content: bytes | None = None,
+) -> Approximation:
+    """Reads and checks one posterior, over weights or functions; with `k` given it must have that many weights, if any.
 
     A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
 
     Args:
-        content: the file's bytes, where they have been read already; `path` then is but its name.
+        content: the file's bytes, where they have been read already; `path` then only names it in errors.
 
     Raises:
         InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
@@ -88,7 +115,7 @@ def read_posterior(
     if kind not in KINDS:
         raise file.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
     posterior = _read(file)
-    if k is not None and posterior.k != k:
+    if k is not None and isinstance(posterior, Posterior) and posterior.k != k:
         raise file.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
     return posterior
 
@@ -103,25 +130,33 @@ def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
         )
 
 
-def _read(file: TensorFile) -> Posterior:
+def _read(file: TensorFile) -> Approximation:
     """The posterior whose fields the file's tensors are; its own class says what is wrong with their values."""
     kind = _CLASSES[file.metadata["kind"]]
-    _require_tensors(file, kind)
+    if kind is FunctionSamplesPosterior:
+        _require_functions(file)
+    else:
+        _require_tensors(file, kind)
     posterior = kind(*(file.tensors[name] for name in kind.parameters))
-    if (wrong := posterior.malformed()) is not None:
-        raise file.error(f"{wrong}, expected a lower-triangular factor")
-    if (wrong := posterior.out_of_domain()) is not None:
+    if wrong := posterior.malformed() or posterior.out_of_domain() or posterior.wrong_number():
         raise file.error(wrong)
-    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-        raise file.error(_too_few(posterior.S))
     return posterior
 
 
-def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
+def _require_functions(file: TensorFile) -> None:
+    """Raises InputError unless the tensors are function values: names, types and numbers of axes."""
+    file.require_names(set(FunctionSamplesPosterior.parameters))
+    for name, tensor in file.tensors.items():
+        file.require_dtype(name, torch.float64)
+        if tensor.ndim != 2 or 0 in tensor.shape:
+            raise file.error(f"'{name}' has shape {list(tensor.shape)}, expected [n, inputs]; export it again")
+
+
+def _require_tensors(file: TensorFile, kind: type[Approximation]) -> None:
     """Raises InputError unless names, types and shapes are the kind's; a packed factor is unpacked."""
     tensors, packed, (first, *others) = file.tensors, "scale_tril_packed", kind.parameters
     file.require_names({packed if name == "scale_tril" and packed in tensors else name for name in kind.parameters})
-    shape, form = list(tensors[first].shape), "[S, k]" if kind is SamplesPosterior else "[k]"
+    shape, form = list(tensors[first].shape), "[n, k]" if issubclass(kind, DrawnPosterior) else "[k]"
     if len(shape) != len(form.split()) or 0 in shape:
         raise file.error(f"'{first}' has shape {shape}, expected {form}; save one posterior per file")
     k = shape[-1]
@@ -136,7 +171,3 @@ def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
         elif tensors[name].shape not in ((), (k,)):
             got = list(tensors[name].shape)
             raise file.error(f"'{name}' has shape {got}, expected [] or [{k}]; give one number or one per weight")
-
-
-def _too_few(S: int) -> str:
-    return f"the posterior has {S} samples, expected at least {MINIMUM_SAMPLES}; draw more"

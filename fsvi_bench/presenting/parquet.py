@@ -14,8 +14,7 @@ from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.summary import unnested
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store, load_traces
-from fsvi_bench.scoring.predictive import LEVELS
-from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
+from fsvi_bench.scoring.scores import NESTED, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
 from fsvi_bench.training.trace import Trace
 
@@ -24,9 +23,7 @@ LIST = "list"  #: list of numbers, for which Arrow has no short name
 IDENTITY = dict.fromkeys(["cell", "dataset", "split", "method", "family", "seed"], "string")
 IDENTITY |= {"split": "int64", "seed": "int64"}
 WORDS = dict.fromkeys(["status", "reason", "task_sha256", "code_sha256", "hyperparameters"], "string")
-_NESTED = {"kl_marginals": NO_MARGINALS, "overconfidence": dict.fromkeys(Overconfidence.model_fields)}
-_NESTED |= dict.fromkeys(["coverage", "coverage_exact"], dict.fromkeys(LEVELS))
-SCORES = dict.fromkeys(unnested(dict.fromkeys(Scores.model_fields) | _NESTED, "_"), "float64")
+SCORES = dict.fromkeys(unnested(dict.fromkeys(Scores.model_fields) | NESTED, "_"), "float64")
 SCORES |= {"singular": "bool", "overconfidence_quantiles": LIST}
 #: Columns that always exist, so that exports have the same schema.
 TRACE_TYPES = IDENTITY | dict.fromkeys(TRACE_COLUMNS, "float64") | {"steps": "int64"}

@@ -21,8 +21,7 @@ from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
-from fsvi_bench.scoring.predictive import LEVELS
-from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.scoring.scores import NESTED, Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether narrow tables have it.
 SHOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
@@ -57,8 +56,10 @@ def _row(record: Record) -> dict[str, Any]:
 
 def flat(scores: Scores) -> dict[str, Any]:
     """Scores by name; names of nested scores have a dot."""
-    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # only samples have intervals
-    return unnested(named | {"coverage": named["coverage"] or dict.fromkeys(LEVELS)})
+    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # only draws have intervals
+    # An error is null as a whole wherever the score itself is a closed form.
+    objects = {name: named[name] or keys for name, keys in NESTED.items() if not name.endswith("_error")}
+    return unnested(named | objects)
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:

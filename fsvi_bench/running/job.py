@@ -15,7 +15,6 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
-from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds, record_of
 from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
@@ -129,8 +128,8 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
-        if (reason := _no_posterior(posterior, problem.frozen.k)) is not None:
-            return {"status": "failed", "reason": reason}
+        if (reason := defect(posterior, problem.frozen.k)) is not None:
+            return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)
@@ -139,14 +138,6 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
     return {"scores": scores}
-
-
-def _no_posterior(given: Posterior, k: int) -> str | None:
-    """The reason why this is not a posterior over the weights; None if it is one."""
-    if isinstance(given, SamplesPosterior) and given.S < MINIMUM_SAMPLES:
-        return f"the posterior has {given.S} samples, expected at least {MINIMUM_SAMPLES}; draw more"
-    reason = defect(given, k)
-    return None if reason is None else f"this is not a posterior over the weights: {reason}"
 
 
 def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, task: Task) -> dict[str, Any]:

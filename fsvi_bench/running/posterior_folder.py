@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.files import is_directory, is_file
-from fsvi_bench.posteriors.io import FORMAT, read_posterior
+from fsvi_bench.posteriors.io import FORMAT, read_approximation
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.certificate import certify
@@ -92,7 +92,7 @@ def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
             place = _place(path, tasks, by_sha256)
             task = tasks.tasks[place]
             found |= {"dataset": task.dataset, "split": task.split, "task_sha256": task.sha256}
-            q = read_posterior(path, task.k, task.sha256)
+            q = read_approximation(path, task.k, task.sha256)
             found |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
         except Exception as error:
             reason = str(error) if isinstance(error, InputError | TaskRefused) else f"{type(error).__name__}: {error}"

@@ -1,17 +1,17 @@
 """Predictive densities of every kind of posterior at a problem's inputs: NLPD, coverage, KL from the exact one's.
 
-The exact posterior and Gaussian approximations predict Gaussians; Bernoulli dropout and spike-and-slab predict mixtures
-whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`).
+The exact posterior and Gaussian approximations predict Gaussians. Bernoulli dropout and spike-and-slab predict mixtures
+whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`), and n functions a mixture of n Gaussians.
 
-Coverage is calibration: how many test targets lie within the central intervals of the predictive. The central
-p-interval leaves (1 − p)/2 of the predictive, noise included, on either side. Of N_test targets a calibrated model
-covers p, give or take √(p(1 − p)/N_test): hence beside the exact posterior's own coverage.
+Coverage measures calibration: the share of test targets within the central intervals of the predictive. The central
+p-interval leaves (1 − p)/2 of the predictive, noise included, on either side. A calibrated model covers a share p of
+N_test targets, with standard error √(p(1 − p)/N_test). So it is reported beside the exact posterior's own coverage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -24,29 +24,33 @@ from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_cdf, mixture_lo
 from fsvi_bench.maths.shapes import Features, Matrix, Vector
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
-from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.tasks.task import Task
 
 LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}  #: of the intervals whose coverage is scored
 CHUNK = 2**21  #: numbers at a time: 16 MB
 
-#: Standard deviations of the exact predictive that an integral against it spans: beyond, 6e-14 of its mass is left.
+#: Range of the integrals in standard deviations of the exact predictive. It leaves out 6e-14 of the mass.
 REACH = 7.5
-#: Distance of nodes, in the same unit, at the start and at the end of the halving, and the change (nats) by one halving
-#: that asks for another. Where log q is smooth the rule converges geometrically, and about the square of the last
-#: change is left; where it has kinks, between atoms that lie far apart in noise deviations, about the change itself.
+#: Distance between nodes, in the same unit, at the start and at the end of the halving, and the change (nats) that
+#: asks for another halving. Where log q is smooth, the rule converges geometrically, and its error is about the square
+#: of the last change; where it has kinks, between atoms many noise deviations apart, about the change itself.
 COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
+#: The least distance for sums over n functions, unless these take more densities than so many, about 20 s.
+FINEST, DENSITIES = 1 / 1024, 2**31
 
-#: Predictive standard deviations in noise deviations up to which a mixture's density is computed: one takes about 2 ms
-#: at 400 and 30 ms at 4,000, and an integral over 1,000 inputs needs 30,000 of them.
-FAR, FAR_IN_INTEGRALS = 5000.0, 500.0
-#: Rare large jumps are dear at any spread. So an integral is given up if at so many inputs its coarse nodes take more
-#: work each (`MixtureLogDensity.work`) than this, with which those of 1,000 inputs take 80 s, and all nodes at most
-#: 16 times as long.
-PILOTS, DEAR = 16, 2.0**20
+#: The largest spread, the predictive standard deviation in noise deviations, at which a mixture's density is computed
+#: at single targets and in integrals. A density takes about 2 ms at 400 and 30 ms at 4,000, and an integral over 1,000
+#: inputs needs 30,000 of them.
+MAX_SPREAD, MAX_SPREAD_IN_INTEGRALS = 5000.0, 500.0
+#: Rare large jumps are expensive whatever the spread. The work per coarse node (`MixtureLogDensity.work`) is measured
+#: at PILOTS inputs, and the integral is not computed if it exceeds MAX_WORK. At that limit the coarse nodes of 1,000
+#: inputs take 80 s, and all nodes at most 16 times as long.
+PILOTS, MAX_WORK = 16, 2.0**20
 
-#: At m ascending targets for each row of features, noise included.
-LogDensity = Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], Float[Tensor, "P m"]]
+#: Of m ascending targets at each of the inputs with these places, noise included.
+LogDensity = Callable[[Float[Tensor, "P m"], Int[Tensor, " P"]], Float[Tensor, "P m"]]
 
 
 class Predictive(NamedTuple):
@@ -108,14 +112,14 @@ def moment_scores(mean: Vector, tril: Matrix, problem: Task) -> dict[str, float]
 
 
 def spread_in_noise(q: Posterior, problem: Task, Phi: Features) -> float:
-    """The largest predictive standard deviation in noise deviations: by this the cost of a mixture's density grows."""
+    """The largest predictive standard deviation in noise deviations; the cost of a mixture's density grows with it."""
     noise_variance = problem.frozen.noise_variance
     return float((predictive_variance(Phi, q.covariance_tril(), noise_variance) / noise_variance).max().sqrt())
 
 
 def mixture_nlpd(q: SwitchedPosterior, problem: Task) -> tuple[float, float] | tuple[None, None]:
-    """NLPD of a mixture, and how far the worst test point's log density may be off (nats); None beyond `FAR`."""
-    if spread_in_noise(q, problem, problem.Phi_test) > FAR:
+    """NLPD of a mixture, and how far the worst test point's log density may be off (nats); None beyond `MAX_SPREAD`."""
+    if spread_in_noise(q, problem, problem.Phi_test) > MAX_SPREAD:
         return None, None
     task = problem.frozen
     mixture = mixture_log_density(problem.y_test, problem.Phi_test, q.switches(), task.noise_variance)
@@ -125,89 +129,126 @@ def mixture_nlpd(q: SwitchedPosterior, problem: Task) -> tuple[float, float] | t
 def coverage(q: Posterior, problem: Task) -> dict[str, float] | None:
     """Share of the test targets within q's central 50, 90 and 95% predictive intervals.
 
-    Gaussians by their moments, mixtures (dropout, spike-and-slab, samples) by their distribution function, to 1e-9;
-    None for a mixture whose atoms lie too far apart, as for its density.
+    Gaussians by their moments, mixtures (dropout, spike-and-slab, draws) by their distribution function, to 1e-9; None
+    for a mixture whose atoms lie too far apart, as for its density.
     """
-    if isinstance(q, SamplesPosterior):
-        return _shares((2 * samples_cdf(q.samples, problem) - 1).abs())
+    if isinstance(q, DrawnPosterior):
+        parts = torch.split(q.draws, max(1, CHUNK // len(problem.y_test)))
+        return functions_coverage((problem.Phi_test @ w.mT for w in parts), problem)
     if not isinstance(q, SwitchedPosterior):
         return predictive_moments(problem, problem.Phi_test, q.mean, q.covariance_tril()).coverage(problem)
-    if spread_in_noise(q, problem, problem.Phi_test) > FAR:
+    if spread_in_noise(q, problem, problem.Phi_test) > MAX_SPREAD:
         return None
     below = mixture_cdf(problem.y_test, problem.Phi_test, q.switches(), problem.frozen.noise_variance).probability
     return None if bool(below.isnan().any()) else _shares((2 * below - 1).abs())
 
 
-def samples_cdf(samples: Float[Tensor, "S k"], problem: Task) -> Float[Tensor, " N_test"]:
-    """P(Y ≤ y) at the test targets under the mixture of the samples' predictives N(φᵀw_s, σ²)."""
-    Phi, y, scale = problem.Phi_test, problem.y_test, (2 * problem.frozen.noise_variance).sqrt()
+def functions_coverage(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task) -> dict[str, float]:
+    """The same of the mixture of N(f, σ²) over all functions, which come in parts."""
+    return _shares((2 * functions_cdf(functions, problem) - 1).abs())
+
+
+def functions_cdf(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task) -> Float[Tensor, " N_test"]:
+    """P(Y ≤ y) at the test targets under that mixture."""
+    y, scale, n = problem.y_test, (2 * problem.frozen.noise_variance).sqrt(), 0
     total = torch.zeros_like(y)
-    for part in torch.split(samples, max(1, CHUNK // len(y))):
-        total += torch.erfc((Phi @ part.mT - y[:, None]) / scale).sum(-1)  # 2Φ: torch's own Φ is ten times as slow
-    return total / (2 * len(samples))
+    for f in functions:
+        total += torch.erfc((f - y[:, None]) / scale).sum(-1)  # 2Φ; torch's own Φ takes ten times as long
+        n += f.shape[1]
+    return total / (2 * n)
 
 
 def _shares(contents: Float[Tensor, " N_test"]) -> dict[str, float]:
-    """Of the targets whose central interval, the one that ends at the target, has no more than the level's content."""
+    """Share of targets whose central interval, the one that ends at the target, has at most the level's probability."""
     return {name: int((contents <= p).sum()) / len(contents) for name, p in LEVELS.items()}
 
 
-def predictive_kl(q: Posterior, problem: Task, Phi: Features) -> Float[Tensor, " N"] | None:
+class Integrals(NamedTuple):
+    """KLs at each input in nats, and their estimated absolute errors; None for closed forms."""
+
+    kl: Float[Tensor, " N"]
+    imprecision: Float[Tensor, " N"] | None = None
+
+
+def predictive_kl(q: Posterior, problem: Task, Phi: Features) -> Integrals | None:
     """KL(exact predictive ‖ q's predictive) at each input, one-dimensional densities with the noise included.
 
-    None for a mixture beyond `FAR_IN_INTEGRALS`, or whose densities are too `DEAR`.
+    None for a mixture that is too expensive: beyond `MAX_SPREAD_IN_INTEGRALS` or `MAX_WORK`.
     """
     exact = exact_predictive(problem, Phi)
+    if isinstance(q, ParticlesPosterior):
+        return functions_kl(q.particles @ Phi.mT, exact, problem.frozen.noise_variance)
     if not isinstance(q, SwitchedPosterior):
-        return normal_kl(*exact, *predictive_moments(problem, Phi, q.mean, q.covariance_tril()))
-    if spread_in_noise(q, problem, Phi) > FAR_IN_INTEGRALS:
+        return Integrals(normal_kl(*exact, *predictive_moments(problem, Phi, q.mean, q.covariance_tril())))
+    if spread_in_noise(q, problem, Phi) > MAX_SPREAD_IN_INTEGRALS:
         return None
     weights = q.switches()
 
-    def density(y: Float[Tensor, "P m"], rows: Float[Tensor, "P k"]) -> MixtureLogDensity:
-        return mixture_log_density_along(y, rows, weights, problem.frozen.noise_variance)
+    def density(y: Float[Tensor, "P m"], rows: Int[Tensor, " P"]) -> MixtureLogDensity:
+        return mixture_log_density_along(y, Phi[rows], weights, problem.frozen.noise_variance)
 
-    if too_dear(exact, Phi, density):
+    if too_expensive(exact, density):
         return None
-    return kl_from_normal(exact, Phi, lambda y, rows: density(y, rows).log_density)
+    return kl_from_normal(exact, lambda y, rows: density(y, rows).log_density)
 
 
-def too_dear(
-    exact: Predictive,
-    Phi: Features,
-    density: Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], MixtureLogDensity],
+def too_expensive(
+    exact: Predictive, density: Callable[[Float[Tensor, "P m"], Int[Tensor, " P"]], MixtureLogDensity]
 ) -> bool:
-    """Whether the coarse nodes at `PILOTS` inputs, evenly among the rows, take more than `DEAR` work on average."""
-    pilots, z = torch.linspace(0, len(Phi) - 1, min(PILOTS, len(Phi))).round().long(), nodes(COARSE)
-    left = DEAR * len(pilots) * len(z)
-    # One after the other, since what is too dear need not be paid whole.
-    for pilot in pilots.split(1):  # type: ignore[no-untyped-call]
-        left -= float(density(exact.at(pilot, z), Phi[pilot]).work.sum())
+    """Whether the coarse nodes at `PILOTS` inputs, evenly spaced, take more than `MAX_WORK` on average."""
+    N, z = len(exact.mean), nodes(COARSE)
+    pilots = torch.linspace(0, N - 1, min(PILOTS, N)).round().long()
+    left = MAX_WORK * len(pilots) * len(z)
+    for pilot in torch.split(pilots, 1):  # one by one, so as to stop early
+        left -= float(density(exact.at(pilot, z), pilot).work.sum())
         if left < 0:
             return True
     return False
 
 
-def kl_from_normal(exact: Predictive, Phi: Features, log_density: LogDensity) -> Float[Tensor, " N"]:
-    """KL(N(mean, variance) ‖ q_i) at each input for any log density, by the trapezoidal rule, halved where it must be.
+def functions_kl(f: Float[Tensor, "n N"], exact: Predictive, noise_variance: Float[Tensor, ""]) -> Integrals:
+    """KL(exact predictive ‖ mixture of N(f_i, σ²)) at each input."""
 
-    −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal: for a smooth integrand with Gaussian tails the rule
-    has the precision of Gauss–Hermite's and its nodes serve again when the step is halved.
+    def log_density(y: Float[Tensor, "P m"], rows: Int[Tensor, " P"]) -> Float[Tensor, "P m"]:
+        return functions_log_density(y, f[:, rows], noise_variance)
+
+    fine = max(FINEST, 2 * REACH * f.numel() / DENSITIES)
+    return kl_from_normal(exact, log_density, min(FINE, fine))
+
+
+def functions_log_density(
+    y: Float[Tensor, "P m"], f: Float[Tensor, "n P"], noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "P m"]:
+    """log (1/n) Σ_i N(y; f_i, σ²) at m targets for each input."""
+    found, rows = torch.empty_like(y), max(1, CHUNK // (len(f) * y.shape[1]))
+    blocks = torch.split(found, rows), torch.split(y, rows), torch.split(f.mT, rows)
+    for part, targets, values in zip(*blocks, strict=True):
+        part[:] = normal_log_density(targets[..., None], values[:, None, :], noise_variance).logsumexp(-1)
+    return found - math.log(len(f))
+
+
+def kl_from_normal(exact: Predictive, log_density: LogDensity, fine: float = FINE) -> Integrals:
+    """KL(N(mean, variance) ‖ q_i) at each input for any log density, by the trapezoidal rule with halved steps.
+
+    −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal. For a smooth integrand with Gaussian tails the rule
+    is as precise as Gauss–Hermite's, and all nodes are used again when the step is halved. The imprecision is the
+    change by the last halving.
     """
-    expected, rows = torch.full_like(exact.mean, torch.inf), torch.arange(len(Phi))
-    sums, z, step = torch.zeros_like(exact.mean), nodes(COARSE), COARSE
-    while len(rows) and step >= FINE:
+    expected, imprecision = torch.full_like(exact.mean, torch.inf), torch.full_like(exact.mean, torch.inf)
+    rows, sums, z, step = torch.arange(len(exact.mean)), torch.zeros_like(exact.mean), nodes(COARSE), COARSE
+    while len(rows) and step >= fine:
         # Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density.
-        sums = sums + (log_density(exact.at(rows, z), Phi[rows]) * standard_normal(z)).sum(-1)
-        moving = ~((step * sums - expected[rows]).abs() <= REFINE)
+        sums = sums + (log_density(exact.at(rows, z), rows) * standard_normal(z)).sum(-1)
+        imprecision[rows] = (step * sums - expected[rows]).abs()
         expected[rows] = step * sums
+        moving = ~(imprecision[rows] <= REFINE)
         rows, sums = rows[moving], sums[moving]
         z, step = nodes(step, 0.5 * step), 0.5 * step
-    return -exact.entropy() - expected
+    return Integrals(-exact.entropy() - expected, imprecision)
 
 
 def nodes(step: float, offset: float = 0.0) -> Float[Tensor, " nodes"]:
-    """Where the trapezoidal rule looks, in standard deviations."""
+    """Nodes of the trapezoidal rule, in standard deviations."""
     count = int(REACH / step)
     return torch.arange(-count, count + 1, dtype=torch.float64) * step + offset
 

@@ -1,8 +1,8 @@
-"""Scores of a posterior known by its samples: bias-corrected estimates with intervals.
+"""Estimated scores of posteriors that are given by draws, with their bias removed and with intervals.
 
-All rest on the delete-a-group jackknife (Quenouille 1956, Tukey 1958): the samples are dealt to G groups, every score
-is computed without each group in turn, and the scatter of these G values tells both the bias of order 1/S, which is
-taken off, and the standard error. Consecutive samples share a group, as neighbours in a Markov chain should.
+All use the delete-a-group jackknife (Quenouille 1956, Tukey 1958). The draws are divided into G groups, and every score
+is computed without each group in turn. These G values estimate the bias of order 1/S, which is subtracted, and the
+standard error. Groups hold consecutive draws, since neighbours in a Markov chain are correlated.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import exact_predictive, moment_scores, nodes, standard_normal
 from fsvi_bench.tasks.task import Task
 
 GROUPS = 20
-FLAT = 1e-10  #: a weight's deviation given those before it, over its own: below, the covariance is singular
-STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; the samples' own noise is far larger
-ROWS = 1024  #: densities of so many targets under one group's samples are held at once
+#: Least numbers of particles whose moments are estimated with intervals: in all, and over the square of the number of
+#: weights. With fewer, the bias that the jackknife leaves in the KL, of order k³/n², is no longer small beside the
+#: standard error, of order k/n: for draws of the exact posterior with k = 100, 24 of 25 intervals covered at n = 2,000,
+#: and 19 at n = 1,000.
+MINIMUM, PER_SQUARE = 200, 0.2
+FLAT = 1e-10  #: least ratio of a weight's deviation given those before it to its own; below, the covariance is singular
+STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; sampling errors are far larger
+ROWS = 1024  #: targets whose densities under one group's samples are held at once
 
 
 def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
@@ -44,12 +50,38 @@ def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
         samples = torch.cat([groups[g] for g in kept])
         return _moment_scores(samples, problem) | predictive(kept, len(samples))
 
+    return _estimates(scores)
+
+
+def particle_moments(q: ParticlesPosterior, problem: Task) -> dict[str, Any]:
+    """Scores of the moments: estimates for the law that the particles were drawn from, with `intervals`, where there
+    are enough of them, and otherwise those of the particles themselves."""
+    if q.n < max(MINIMUM, PER_SQUARE * q.k**2):
+        scores = moment_scores(q.mean, tril := q.covariance_tril(), problem)
+        return scores | ({"kl_moment_matched": math.inf} if is_flat(q.particles, tril) else {})
+    groups = q.particles.tensor_split(GROUPS)
+
+    def scores_without(left_out: int | None) -> dict[str, float]:
+        return _moment_scores(torch.cat([group for g, group in enumerate(groups) if g != left_out]), problem)
+
+    return _estimates(scores_without)
+
+
+def _estimates(scores: Callable[[int | None], dict[str, float]]) -> dict[str, Any]:
+    """From the scores of all draws, and of those without each group."""
     whole, without = scores(None), [scores(g) for g in range(GROUPS)]
     estimates = {name: _jackknife(value, [each[name] for each in without]) for name, value in whole.items()}
-    # A distance is the root of what was corrected.
+    # The jackknife corrects the squared distance; the score is its root.
     estimates["w2_moments"] = tuple(max(value, 0.0) ** 0.5 for value in estimates["w2_moments"])
     values: dict[str, Any] = {name: estimate for name, (estimate, _, _) in estimates.items()}
     return values | {"intervals": {name: (low, high) for name, (_, low, high) in estimates.items()}}
+
+
+def is_flat(draws: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> bool:
+    """Whether the draws do not vary in some direction, except by rounding."""
+    deviations = tril.square().sum(-1).sqrt()
+    rounding = 16 * torch.finfo(draws.dtype).eps * draws.abs().amax(0)
+    return bool((tril.diagonal() <= FLAT * deviations + rounding).any())
 
 
 def _jackknife(whole: float, without: list[float]) -> tuple[float, ...]:
@@ -70,10 +102,7 @@ def _moment_scores(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, fl
     tril = q.covariance_tril()
     scores = moment_scores(q.mean, tril, problem)
     scores["w2_moments"] *= scores["w2_moments"]
-    # A direction in which the samples do not vary, but for rounding.
-    deviations = tril.square().sum(-1).sqrt()
-    rounding = 16 * torch.finfo(samples.dtype).eps * samples.abs().amax(0)
-    if bool((tril.diagonal() <= FLAT * deviations + rounding).any()):
+    if is_flat(samples, tril):
         scores["kl_moment_matched"] = math.inf
     return scores
 

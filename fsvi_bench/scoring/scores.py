@@ -1,8 +1,9 @@
 """Scores of an approximate posterior q against a problem's exact one.
 
 All divergences are in nats; `nlpd` and `rmse` are in the target's original unit. See GLOSSARY.md for each score. For a
-q with a density every score is a closed form. One without (dropout) has an infinite KL, and is scored by its moments
-and by its exact predictive density; one known by its samples has estimates with intervals (`scoring.samples`).
+Gaussian q every score is a closed form. A q without a density (dropout, particles) has an infinite KL, and is scored by
+its moments and its exact predictive density. A q given by many samples is scored by estimates with intervals
+(`scoring.samples`), and functions without weights by what needs function values only (`scoring.functions`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,20 @@ from fsvi_bench.maths.gaussian import (
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
-from fsvi_bench.posteriors.base import Posterior, divergence
+from fsvi_bench.posteriors.base import Approximation, Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.distances import gaussian_distances, samples_distances
+from fsvi_bench.scoring.functions import (
+    function_moments,
+    function_scores,
+    functions_nlpd,
+    functions_of,
+    integral_scores,
+)
+from fsvi_bench.scoring.joint import NO_JOINT, joint_scores
 from fsvi_bench.scoring.predictive import (
     LEVELS,
     coverage,
@@ -38,11 +50,13 @@ from fsvi_bench.scoring.predictive import (
     predictive_kl,
     predictive_moments,
 )
-from fsvi_bench.scoring.samples import sample_estimates
+from fsvi_bench.scoring.samples import is_flat, particle_moments, sample_estimates
 from fsvi_bench.tasks.task import Task
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
 NO_MARGINALS: dict[str, float | None] = dict.fromkeys(map(str, MARGINAL_COUNTS))
+#: Scores of a q without a density.
+SINGULAR = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf) | {"elbo": -math.inf}
 SPECTRUM_QUANTILES = 21
 OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
 
@@ -54,6 +68,15 @@ def _of_all_levels(shares: dict[str, float]) -> dict[str, float]:
 
 
 Coverage = Annotated[dict[str, float], AfterValidator(_of_all_levels)]
+
+
+def _of_all_counts(values: dict[str, float | None]) -> dict[str, float | None]:
+    if set(values) != set(NO_JOINT):
+        raise ValueError(f"counts are {', '.join(values)}, expected {', '.join(NO_JOINT)}")
+    return values
+
+
+Joint = Annotated[dict[str, float | None], AfterValidator(_of_all_counts)]  #: null where there are fewer inputs
 
 
 class Overconfidence(BaseModel):
@@ -72,23 +95,28 @@ class Overconfidence(BaseModel):
 
 
 class Scores(BaseModel):
-    """Every score of one cell, null where one does not apply. A KL is never clipped: −1e-9 is rounding, less a bug."""
+    """Every score of one cell, null where one does not apply. KLs are never clipped: −1e-9 is rounding, less is a bug.
+
+    The last fields have defaults: records of earlier versions lack them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    singular: bool | None  #: q has no density, so that `kl` is infinite; null for samples, which do not tell
+    singular: bool | None  #: q has no density, so `kl` is infinite; null for samples, from which it cannot be told
     kl: float | None  #: KL(q ‖ P_D)
-    kl_mean_term: float  #: of `kl`, or of `kl_moment_matched` where there is no other
+    kl_mean_term: float | None  #: of `kl`, or of `kl_moment_matched` where `kl` is infinite or null
     kl_cov_term: float | None
     reverse_kl: float | None  #: KL(P_D ‖ q)
     qkl: float | None  #: quasi-KL of Hron et al. (2018), for Bernoulli dropout; descriptive, never ranked
-    kl_moment_matched: float  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
+    kl_moment_matched: (
+        float | None
+    )  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
     w2: float | None  #: 2-Wasserstein distance, in weight space
-    w2_moments: float  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
-    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: too dear
+    w2_moments: float | None  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
+    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: too expensive
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
-    overconfidence: Overconfidence
-    nlpd: float | None  #: null for a mixture too spread out to be summed
+    overconfidence: Overconfidence | None
+    nlpd: float | None  #: null for a mixture that is too spread out
     nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float
@@ -102,39 +130,75 @@ class Scores(BaseModel):
     intervals: dict[str, tuple[float, float]] | None = None  #: 95%, where scores are estimates
     kl_at_objective_optimum: float | None = None  #: see `Method.optima`; null for a posterior without its run
     objective_gap: float | None = None
+    predictive_kl_test_imprecision: float | None = None  #: mean error of the integrals (nats); null for closed forms
+    predictive_kl_box_imprecision: float | None = None
+    joint_predictive_kl_test: Joint | None = None  #: KL(exact ‖ q) of the first 1, 10, 100 targets together
+    joint_predictive_kl_test_error: Joint | None = None  #: its standard error; null for closed forms
+    joint_predictive_kl_box: Joint | None = None  #: the same at the first box inputs
+    joint_predictive_kl_box_error: Joint | None = None
+    mmd2_test: float | None = None  #: MMD² of f at the first 20 test inputs to the exact posterior
+    energy_distance_test: float | None = None  #: energy distance of the same
+    w2_test: float | None = None  #: mean over test inputs of W₂ between the laws of f at the input
+    w2_box: float | None = None  #: the same over the box inputs
 
 
-def score(q: Posterior, problem: Task) -> Scores:
+def score(q: Approximation, problem: Task) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
-        InputError: q has another number of weights than the task has features, numbers so large that they overflow, or
-            too few samples for their moments.
+        InputError: q has another number of weights than the task has features, or values at other inputs; numbers so
+            large that they overflow; or too few samples for their moments.
     """
+    exact = exact_predictive(problem, problem.Phi_test)
+    values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | {
+        "kl_marginals": NO_MARGINALS,
+        "nlpd_exact": exact.nlpd(problem),
+        "coverage_exact": exact.coverage(problem),
+        "log_evidence": float(problem.truth.log_evidence),
+    }
+    if isinstance(q, FunctionSamplesPosterior):
+        values |= _without_density(problem) | function_scores(q, problem) | function_moments(q, problem)
+    else:
+        assert isinstance(q, Posterior)
+        values |= _of_weights(q, problem)
+    values["nlpd_gap"] = None if values["nlpd"] is None else values["nlpd"] - values["nlpd_exact"]
+    values["elbo_gap"] = None if values["elbo"] is None else values["log_evidence"] - values["elbo"]
+    return Scores(**values)
+
+
+def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
+    """Scores of a law of weights."""
     if q.k != problem.frozen.k:
         raise InputError(
             f"task has k={problem.frozen.k} features, posterior has {q.k}; was it trained on another task?"
         )
-    mean, tril = q.mean, q.covariance_tril()
-    truth, exact = problem.truth, exact_predictive(problem, problem.Phi_test)
-    _require_no_overflow(mean, tril, truth.posterior.precision_tril)
-    values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | moment_scores(mean, tril, problem)
-    values |= {
-        "singular": q.singular,
-        "kl_marginals": NO_MARGINALS,
-        "overconfidence": _overconfidence(truth.posterior.precision_tril, tril),
-        "nlpd_exact": exact.nlpd(problem),
-        "coverage": coverage(q, problem),
-        "coverage_exact": exact.coverage(problem),
-        "log_evidence": float(truth.log_evidence),
-    }
+    mean, tril, precision_tril = q.mean, q.covariance_tril(), problem.truth.posterior.precision_tril
+    _require_no_overflow(mean, tril, precision_tril)
+    values: dict[str, Any] = {"singular": q.singular, "overconfidence": _overconfidence(precision_tril, tril)}
+    if isinstance(q, ParticlesPosterior):
+        values |= particle_moments(q, problem) | _without_density(problem)
+        return values | function_scores(functions_of(q, problem), problem)
+    values |= joint_scores(q, problem) | {"coverage": coverage(q, problem)}
     if isinstance(q, SamplesPosterior):
-        values |= sample_estimates(q, problem)
-    else:
-        values |= _of_known_law(q, problem, values)
-    values["nlpd_gap"] = None if values["nlpd"] is None else values["nlpd"] - values["nlpd_exact"]
-    values["elbo_gap"] = None if values["elbo"] is None else values["log_evidence"] - values["elbo"]
-    return Scores(**values)
+        return values | sample_estimates(q, problem) | samples_distances(q.samples, problem)
+    values |= moment_scores(mean, tril, problem)
+    return values | _of_known_law(q, problem, values)
+
+
+def _without_density(problem: Task) -> dict[str, Any]:
+    """Of a q that consists of atoms, over the weights and at any inputs."""
+    counts = (count for count in MARGINAL_COUNTS if count <= len(problem.Phi_test))
+    marginals = NO_MARGINALS | {str(count): math.inf for count in counts}
+    return SINGULAR | {"singular": True, "kl_marginals": marginals}
+
+
+#: Keys of the scores that are objects, which are null as a whole where the score does not apply.
+NESTED: dict[str, dict[str, None]] = {
+    **dict.fromkeys(("coverage", "coverage_exact"), dict.fromkeys(LEVELS)),
+    **dict.fromkeys((f"joint_predictive_kl_{place}" for place in ("test", "test_error", "box", "box_error")), NO_JOINT),
+    "overconfidence": dict.fromkeys(Overconfidence.model_fields),
+    "kl_marginals": dict.fromkeys(NO_MARGINALS),
+}
 
 
 class TraceScores(NamedTuple):
@@ -159,20 +223,26 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
     nlpd: float | None = of_moments
     if isinstance(q, SwitchedPosterior):
         nlpd = mixture_nlpd(q, problem)[0] if mixtures else None
+    if isinstance(q, ParticlesPosterior):
+        nlpd = functions_nlpd(q.particles @ problem.Phi_test.mT, problem)
+        matched = math.inf if is_flat(q.particles, tril) else matched
     kl = math.inf if q.singular else matched
     return TraceScores(kl, nlpd, matched, of_moments)
 
 
 def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[str, Any]:
-    """Scores of a q whose law is known, beyond those of its moments."""
+    """Scores of a Gaussian or a mixture beyond those of its moments."""
     values = _weight_space(q, problem) | {"nlpd": moments["nlpd_moment_matched"], "w2": moments["w2_moments"]}
     values["kl_marginals"] = _kl_marginals(q, problem)
+    has_atoms = isinstance(q, SwitchedPosterior) and q.singular
     if isinstance(q, SwitchedPosterior):
         values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(q, problem)
-        values["w2"] = None if q.singular else values["w2"]
+        values["w2"] = None if has_atoms else values["w2"]
+    if not has_atoms:
+        values |= gaussian_distances(q.mean, q.covariance_tril(), problem)
     for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
-        kl = predictive_kl(q, problem, Phi)
-        values[name] = None if kl is None else float(kl.mean())
+        if (found := predictive_kl(q, problem, Phi)) is not None:
+            values |= integral_scores(name, found)
     return values
 
 
@@ -188,7 +258,7 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
             "reverse_kl": float(gaussian_kl_from_precision(*exact, q.mean, tril).total),
             "elbo": float(likelihood - gaussian_kl_standard_normal(q.mean, tril)),
         }
-    values = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf) | {"elbo": -math.inf}
+    values = dict(SINGULAR)
     if isinstance(q, SpikeSlabPosterior):
         values["reverse_kl"] = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
     if isinstance(q, BernoulliDropoutPosterior):
@@ -220,7 +290,7 @@ def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k
 
 
 def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], precision_tril: Tensor) -> None:
-    """Every score is a sum of squares of numbers no larger than these; LAPACK would print its own complaint of inf."""
+    """Every score is a sum of squares of numbers no larger than these; LAPACK would print an error of its own."""
     largest = max(float(precision_tril.abs().max()), 1.0) * max(float(mean.abs().max()), float(tril.abs().max()))
     if not largest < OVERFLOW:
         raise InputError(
@@ -230,7 +300,8 @@ def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], 
 
 def not_a_number(scores: Scores) -> list[str]:
     """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
-    named = _numbers("", scores.model_dump(exclude={"overconfidence"}) | scores.overconfidence.model_dump())
+    spectrum = {} if scores.overconfidence is None else scores.overconfidence.model_dump()
+    named = _numbers("", scores.model_dump(exclude={"overconfidence"}) | spectrum)
     return list(dict.fromkeys(name for name, value in named if math.isnan(value)))
 
 

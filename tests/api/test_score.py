@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from fsvi_bench import FactorisedGaussian, FullGaussian, InputError, SamplesPosterior, fit, score
+from fsvi_bench import (
+    FactorisedGaussian,
+    FullGaussian,
+    InputError,
+    ParticlesPosterior,
+    SamplesPosterior,
+    fit,
+    score,
+)
 from fsvi_bench.api.arrays import posterior_of
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.posteriors.io import write_posterior
@@ -162,12 +170,14 @@ REFUSED = {
     "asymmetric": (lambda m, C, q: (m, np.tril(C)), "the covariance is not symmetric: entries differ from their mirror images by up to"),
     "indefinite": (lambda m, C, q: (m, indefinite(C)), "the covariance is not positive semi-definite: its correlation matrix has the eigenvalue -"),
     "negative variance": (lambda m, C, q: (m, -C), "the covariance has the variance -"),
-    "few samples": (lambda m, C, q: q.sample(9_999), "the posterior has 9999 samples, expected at least 10000; draw more"),
-    "few as ours": (lambda m, C, q: SamplesPosterior(q.sample(50)), "the posterior has 50 samples, expected at least 10000; draw more"),
-    "transposed": (lambda m, C, q: q.sample(10_000).T, "the samples have shape [100, 10000], expected [S, 100]; transpose them"),
-    "other samples": (lambda m, C, q: np.zeros((10_000, 7)), "the samples have shape [10000, 7], expected [S, 100]"),
+    "one particle": (lambda m, C, q: q.sample(1), "this is not a posterior: it has 1 particle, expected 2 or more; draw more"),
+    "few samples": (lambda m, C, q: SamplesPosterior(q.sample(50)), "it has 50 samples, expected at least 10000; draw more, or give them as particles"),
+    "many particles": (lambda m, C, q: ParticlesPosterior(q.sample(10_000)), "it has 10000 particles, expected fewer than 10000; give them as samples"),
+    "NaN in particles": (lambda m, C, q: q.sample(5) * np.nan, "'samples' holds NaN or infinity"),
+    "transposed": (lambda m, C, q: q.sample(10_000).T, "the samples have shape [100, 10000], expected [n, 100]; transpose them"),
+    "other samples": (lambda m, C, q: np.zeros((10_000, 7)), "the samples have shape [10000, 7], expected [n, 100]"),
     "chains": (lambda m, C, q: q.sample(10_000)[None].numpy(), "the posterior has shape [1, 10000, 100], expected"),
-    "a mean alone": (lambda m, C, q: m, "the posterior has shape [100], expected a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"),
+    "a mean alone": (lambda m, C, q: m, "the posterior has shape [100], expected a posterior of fit, a pair (mean [k], covariance [k, k]), or samples or particles [n, k]"),
     "ragged": (lambda m, C, q: [[1.0], [1.0, 2.0], []], "'samples' cannot be read as an array of numbers"),
     "words": (lambda m, C, q: ["a", "b", "c"], "'samples' has type <U1, expected float64"),
     "a name": (lambda m, C, q: "q.safetensors", "the posterior is of type str, expected"),

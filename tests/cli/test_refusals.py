@@ -166,3 +166,21 @@ def test_another_tasks_certificate(cli, refused, tmp_path):
     first.write_bytes(second.read_bytes())
     for command in ("tasks show", "tasks verify", "run --task", f"score --posterior {FULL} --task"):
         assert "certifies task" in refused(*command.split(), first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "message"),
+    [
+        ("particles", {"particles": torch.zeros(1, 100, **f64)}, "it has 1 particle, expected 2 or more; draw more"),
+        ("particles", {"particles": torch.zeros(3, 99, **f64)}, "task has k=100 features, posterior has 99"),
+        ("particles", {"particles": torch.full((3, 100), torch.nan, **f64)}, "'particles' holds NaN or infinity"),
+        ("function-samples", {"f_test": torch.zeros(3, 7, **f64), "f_box": torch.zeros(3, 1000, **f64)}, "f_test has values at 7 inputs, expected the task's 44"),
+        ("function-samples", {"f_test": torch.zeros(1, 44, **f64), "f_box": torch.zeros(1, 1000, **f64)}, "it has 1 function, expected 2 or more"),
+        ("function-samples", {"f_test": torch.zeros(3, 44, **f64)}, "tensor 'f_box' is missing"),
+    ],
+)  # fmt: skip
+def test_draws_that_cannot_be_scored_are_refused(cli, tmp_path, kind, tensors, message):
+    save_file(tensors, path := tmp_path / "q.safetensors", {"format": "fsvi-posterior/1", "kind": kind})
+    status, out, error = cli("score", "--task", "diabetes:0", "--posterior", path)
+    assert (status, out) == (2, "")
+    assert message in " ".join(error.split())

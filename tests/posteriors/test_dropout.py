@@ -13,7 +13,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from tests.maths.draws import close, f64
 
 k = 6
@@ -37,6 +38,8 @@ def make(name, *batch):
         # Correlated and skewed.
         noise = torch.rand(*batch, 20_000, k, dtype=torch.float64, generator=generator(4)).square()
         return SamplesPosterior(mean[..., None, :] + noise.cumsum(-1))
+    if name == "particles":
+        return ParticlesPosterior(mean[..., None, :] + draw(*batch, 9, k, seed=5).abs().cumsum(-1))
     return {
         "ffg": lambda: FactorisedGaussian(mean, scale),
         "shared": lambda: BernoulliDropoutPosterior(mean, weight[..., 0]),
@@ -45,7 +48,7 @@ def make(name, *batch):
     }[name]()
 
 
-NAMES = ["full", "ffg", "shared", "per-weight", "spike-slab", "samples"]
+NAMES = ["full", "ffg", "shared", "per-weight", "spike-slab", "particles", "samples"]
 everything = pytest.mark.parametrize("name", NAMES)
 
 
@@ -63,7 +66,7 @@ def test_draws_have_the_closed_form_moments(name):
     rows, columns = np.tril_indices(k)
     statistics = np.hstack([centred, centred[:, rows] * centred[:, columns]])
     expected = np.concatenate([np.zeros(k), q.covariance.numpy()[rows, columns]])
-    if name == "samples":  # draws with replacement have the divisor S
+    if name == "samples":  # draws with replacement have the divisor S, as have particles
         expected[k:] *= (q.S - 1) / q.S
     error = statistics.mean(0) - expected
     chi_square = n * error @ np.linalg.solve(np.cov(statistics.T), error)
@@ -147,7 +150,7 @@ def test_atoms_that_coincide_are_one():
 
 
 def test_which_are_singular():
-    assert [make(name).singular for name in NAMES] == [False, False, True, True, True, None]
+    assert [make(name).singular for name in NAMES] == [False, False, True, True, True, True, None]
     without = SpikeSlabPosterior(f64([0.0]), f64([1.0]), f64([1.0]))
     assert without.singular is False
     assert (without.sample(1000) != 0).all()
@@ -165,7 +168,8 @@ def test_which_are_singular():
         (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds -0.1, expected"),
         (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds 1.1, expected"),
         (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "'scale' holds 0, expected positive numbers"),
-        (SamplesPosterior(f64([[1.0], [math.inf]])), "the posterior holds NaN or infinity"),
+        (SamplesPosterior(f64([[math.inf]]).expand(MINIMUM_SAMPLES, 1)), "the posterior holds NaN or infinity"),
+        (ParticlesPosterior(f64([[1.0], [math.inf]])), "the posterior holds NaN or infinity"),
     ],
 )
 def test_diverged_posteriors_say_why(posterior, reason):

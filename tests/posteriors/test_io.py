@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.io import KINDS, pack_tril, posterior_file, read_posterior, unpack_tril, write_posterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from tests.posteriors.test_dropout import NAMES, make
 
@@ -125,15 +126,23 @@ def test_the_ends_that_belong_to_the_domain_are_read(path, posterior):
         ("spike-slab", {**SPIKES, "spike_weight": HALF.float()}, "'spike_weight' has type float32"),
         ("spike-slab", {**SPIKES, "mean": None}, "tensor 'mean' is missing; expected mean, scale, spike_weight"),
         ("spike-slab", {**SPIKES, "f": SCALAR}, "unknown tensor 'f'"),
-        ("samples", {"samples": SAMPLES[:-1]}, "the posterior has 9999 samples, expected at least 10000; draw more"),
-        ("samples", {"samples": SAMPLES[0]}, "'samples' has shape [3], expected [S, k]"),
-        ("samples", {"samples": SAMPLES[None]}, "'samples' has shape [1, 10000, 3], expected [S, k]"),
-        ("samples", {"samples": SAMPLES[:, :0]}, "'samples' has shape [10000, 0], expected [S, k]"),
+        ("samples", {"samples": SAMPLES[:-1]}, "it has 9999 samples, expected at least 10000; draw more, or give them as particles"),
+        ("samples", {"samples": SAMPLES[0]}, "'samples' has shape [3], expected [n, k]"),
+        ("samples", {"samples": SAMPLES[None]}, "'samples' has shape [1, 10000, 3], expected [n, k]"),
+        ("samples", {"samples": SAMPLES[:, :0]}, "'samples' has shape [10000, 0], expected [n, k]"),
         ("samples", {"samples": SAMPLES.float()}, "'samples' has type float32, expected float64"),
         ("samples", {"samples": SAMPLES / 0}, "'samples' holds NaN or infinity"),
         ("samples", {"samples": SAMPLES, "weights": HALF}, "unknown tensor 'weights'"),
         ("samples", {"draws": SAMPLES}, "unknown tensor 'draws' and no 'samples'"),
-        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or bernoulli-dropout or spike-slab or samples"),
+        ("particles", {"particles": SAMPLES[:1]}, "it has 1 particle, expected 2 or more; draw more"),
+        ("particles", {"particles": SAMPLES}, "it has 10000 particles, expected fewer than 10000; give them as samples"),
+        ("particles", {"particles": SAMPLES[:0]}, "'particles' has shape [0, 3], expected [n, k]"),
+        ("particles", {"particles": SAMPLES[0]}, "'particles' has shape [3], expected [n, k]"),
+        ("particles", {"particles": SAMPLES[None, :5]}, "'particles' has shape [1, 5, 3], expected [n, k]"),
+        ("particles", {"particles": SAMPLES[:5].float()}, "'particles' has type float32, expected float64"),
+        ("particles", {"particles": SAMPLES[:5] / 0}, "'particles' holds NaN or infinity"),
+        ("particles", {"samples": SAMPLES[:5]}, "unknown tensor 'samples' and no 'particles'"),
+        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or bernoulli-dropout or spike-slab or samples or particles or function-samples"),
     ],
 )  # fmt: skip
 def test_wrong_content_is_refused(path, kind, tensors, message):
@@ -175,8 +184,10 @@ def test_damaged_files_are_refused_or_valid(tmp_path, data):
 
 
 def test_nothing_is_written_that_would_not_be_read(path):
-    with pytest.raises(InputError, match=r"cannot write .*: the posterior has 9 samples, expected at least 10000"):
+    with pytest.raises(InputError, match=r"cannot write .*: it has 9 samples, expected at least 10000"):
         write_posterior(path, SamplesPosterior(SAMPLES[:9]))
+    with pytest.raises(InputError, match=r"cannot write .*: it has 1 particle, expected 2 or more; draw more"):
+        write_posterior(path, ParticlesPosterior(SAMPLES[:1]))
     with pytest.raises(ValueError, match="'m' holds NaN or infinity"):
         write_posterior(path, BernoulliDropoutPosterior(HALF / 0, SCALAR))
     assert not path.exists()

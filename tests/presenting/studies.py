@@ -21,6 +21,9 @@ def scores(kl, **changes):
     single = dict.fromkeys(Scores.model_fields, 1.0) | {"kl": kl, "singular": singular, "intervals": None}
     single |= {"kl_moment_matched": 50.0 if singular else kl, "kl_marginals": {}}
     single |= {"coverage": {"50": 0.4, "90": 0.8, "95": 0.9}, "coverage_exact": {"50": 0.5, "90": 0.9, "95": 0.94}}
+    for place in ("test", "box"):
+        single[f"joint_predictive_kl_{place}"] = {"1": 0.1, "10": 0.5, "100": 2.0}
+        single[f"joint_predictive_kl_{place}_error"] = {"1": 0.01, "10": 0.02, "100": None}
     spectrum = Overconfidence(smallest=SPECTRUM[0], median=SPECTRUM[10], largest=SPECTRUM[-1], quantiles=SPECTRUM)
     return Scores(**(single | {"overconfidence": spectrum} | changes))
 

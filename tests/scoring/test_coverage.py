@@ -12,7 +12,7 @@ from scipy.stats import norm
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.predictive import coverage, samples_cdf
+from fsvi_bench.scoring.predictive import coverage, functions_cdf
 from fsvi_bench.scoring.scores import Overconfidence, Scores, not_a_number, score
 from tests.maths.draws import f64, linspace, zeros
 from tests.maths.mixtures import MixtureProblem, enumerated_cdf
@@ -88,7 +88,7 @@ def test_samples_predict_the_mean_of_their_normal_distributions(toy):
     samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     f, sigma = toy.Phi_test.numpy() @ samples.numpy().T, float(toy.frozen.noise_variance.sqrt())
     expected = np.array([norm.cdf(y, row, sigma).mean() for y, row in zip(toy.y_test.numpy(), f, strict=True)])
-    below = samples_cdf(samples, toy).numpy()
+    below = functions_cdf([toy.Phi_test @ samples.mT], toy).numpy()
     np.testing.assert_allclose(below, expected, rtol=1e-11, atol=1e-15)
     q = SamplesPosterior(samples)
     shares = {name: np.mean((0.5 - p / 2 <= expected) & (expected <= 0.5 + p / 2)) for name, p in LEVELS.items()}

@@ -77,7 +77,7 @@ def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
         "gradients": (of.work or {}).get("gradients"),
         "train_seconds": of.seconds and of.seconds.train,
     }
-    if of.scores is not None:
+    if of.scores is not None and of.scores.overconfidence is not None:
         quantiles = of.scores.overconfidence.quantiles
         spectrum = {f"spectrum_{percent}": quantiles[percent // 5] for percent in SPECTRUM}
         row |= {**dict(of.scores), **spectrum, **found[of.cell]._asdict()}

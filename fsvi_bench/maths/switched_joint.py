@@ -1,0 +1,88 @@
+"""Joint predictive densities of linear models with independent weights that may be zero, by sequential Monte Carlo.
+
+y = Φw + σz for τ targets at once, w_i = 0 or N(mean_i, scale_i²): a mixture of 2ᵏ Gaussians in τ dimensions, which
+nothing adds up. Weights are drawn one after the other, given y. Those still to come are taken for Gaussians with their
+own moments, which gives each draw's proposal in closed form, and the ratio of the true factor to the Gaussian one is
+the draw's importance weight (Doucet and Johansen 2009, §3.4, with a look-ahead as in Lin, Chen and Liu 2013).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.linalg import identity
+from fsvi_bench.maths.mixtures import SwitchedWeights
+
+ENOUGH = 0.5  #: share of particles that must count; with fewer, a group is resampled
+
+
+def log_density_ratio(
+    y: Float[Tensor, "R t"],
+    Phi: Float[Tensor, "t k"],
+    q: SwitchedWeights,
+    noise_variance: Float[Tensor, ""],
+    generator: torch.Generator,
+    groups: int,
+    size: int,
+) -> Float[Tensor, "R groups"]:
+    """log of estimates of q(y)/g(y), g the Gaussian with q's moments: for each y one of each independent group.
+
+    The estimates of the ratio are unbiased, so that their logarithms are too small by about half their variance.
+    """
+    sigma = noise_variance.sqrt()
+    p, off, mean, scale = q.retain_probability, q.drop_probability, q.mean, q.scale
+    centre = p * mean
+    variance = p * (scale.square() + off * mean.square())
+    Phi = Phi / sigma
+    # Large effects first: what is left to come is then smooth beside the noise.
+    order = (variance * Phi.square().sum(0)).argsort(descending=True, stable=True)
+    covariance = identity(len(Phi), Phi) + (Phi * variance) @ Phi.mT
+    r = (y / sigma - Phi @ centre)[:, None, None, :].expand(-1, groups, size, -1).clone()
+    log_weight, total = r.new_zeros(r.shape[:-1]), r.new_zeros(r.shape[:2])
+    for i in order.tolist():
+        v, feature = variance[i], Phi[:, i]
+        if not v > 0:  # it does not vary
+            continue
+        covariance = covariance - v * torch.outer(feature, feature)
+        direction = torch.linalg.solve(covariance, feature)
+        c, s = feature @ direction, r @ direction
+        # Off: w_i − centre is one number. On: a Gaussian times exp(δs − ½δ²c), which is one again.
+        at_zero, at_slab, slab = -centre[i], mean[i] - centre[i], scale[i].square()
+        log_off = off[i].log() + at_zero * s - 0.5 * at_zero.square() * c
+        shrunk = 1 + slab * c
+        pull = s - c * at_slab
+        log_on = p[i].log() + at_slab * s - 0.5 * at_slab.square() * c
+        log_on = log_on + 0.5 * slab * pull.square() / shrunk - 0.5 * shrunk.log()
+        gaussian = 0.5 * v * s.square() / (1 + v * c) - 0.5 * torch.log1p(v * c)
+        both = torch.logaddexp(log_off, log_on)
+        log_weight = log_weight + both - gaussian
+        on = torch.rand(s.shape, generator=generator, dtype=s.dtype) < (log_on - both).exp()
+        noise = torch.randn(s.shape, generator=generator, dtype=s.dtype)
+        drawn = at_slab + slab * pull / shrunk + (slab / shrunk).sqrt() * noise
+        r -= torch.where(on, drawn, at_zero)[..., None] * feature
+        _resample(r, log_weight, total, generator)
+    return total + log_weight.logsumexp(-1) - torch.tensor(size, dtype=r.dtype).log()
+
+
+def _resample(
+    r: Float[Tensor, "R G P t"],
+    log_weight: Float[Tensor, "R G P"],
+    total: Float[Tensor, "R G"],
+    generator: torch.Generator,
+) -> None:
+    """Systematic resampling, in place, of the groups in which too few particles count."""
+    size = log_weight.shape[-1]
+    share = log_weight.softmax(-1)
+    poor = share.square().sum(-1) * size * ENOUGH > 1
+    if not bool(poor.any()):
+        return
+    cumulative = share[poor].cumsum(-1)
+    start = torch.rand(len(cumulative), 1, generator=generator, dtype=r.dtype)
+    ticks = (torch.arange(size, dtype=r.dtype) + start) / size * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, ticks).clamp(max=size - 1)
+    kept = r[poor]
+    r[poor] = kept.gather(1, chosen[..., None].expand_as(kept))
+    total[poor] += log_weight[poor].logsumexp(-1) - torch.tensor(size, dtype=r.dtype).log()
+    log_weight[poor] = 0.0

@@ -1,0 +1,39 @@
+"""Functions drawn from a posterior, for tools that have no weights: values at the inputs that scores look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.posteriors.base import Approximation
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionSamplesPosterior(Approximation):
+    """n equally weighted functions by their values, without noise and for standardised targets; n of 2 or more.
+
+    `f_test` holds the values at the test inputs, in the order of the split; `f_box` those at the 1,000 inputs of
+    `Task.Phi_box`. Functions may be equal.
+    """
+
+    f_test: Float[Tensor, "n N_test"]
+    f_box: Float[Tensor, "n_box P"]
+
+    kind = "function-samples"
+    parameters = {"f_test": 0, "f_box": 0}
+
+    @property
+    def n(self) -> int:
+        """Number of functions."""
+        return len(self.f_test)
+
+    def malformed(self) -> str | None:
+        n = len(self.f_box)
+        return (
+            None if n == self.n else f"its f_box has {n} rows, expected the {self.n} of f_test, one for each function"
+        )
+
+    def wrong_number(self) -> str | None:
+        return None if self.n >= 2 else f"it has {self.n} function, expected 2 or more; draw more"

@@ -1,0 +1,202 @@
+"""KL(exact ‖ q) of the first 1, 10 and 100 targets together, noise included (Osband et al. 2022).
+
+The joint law shows what single predictions hide: whether q knows which errors come together. It exists for every q.
+For Gaussians it is a closed form. Otherwise −E log q(y) is estimated from draws y of the exact posterior, with control
+variates whose expectations are known. The density of n functions is a finite sum; that of dropout is estimated for
+each y (`maths.switched_joint`), and so is that of the law that `samples` were drawn from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl
+from fsvi_bench.maths.linalg import identity, logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.shapes import Features
+from fsvi_bench.maths.switched_joint import log_density_ratio
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.dropout import SwitchedPosterior
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.seeds import derive_seed, derived_generator
+from fsvi_bench.tasks.task import Task
+
+COUNTS = (1, 10, 100)
+NO_JOINT = dict.fromkeys(map(str, COUNTS))
+DRAWS = 1000  #: draws y of the exact posterior
+SWITCHED_DRAWS = 200  #: the same for dropout, where a density takes as long as that of 10,000 functions
+GROUPS, GROUP_SIZE = 4, 32  #: of particles that estimate one density
+SAMPLE_GROUPS = 20  #: of consecutive samples
+BLOCK = 2048  #: functions whose densities are held at once, for each draw: 16 MB
+#: Bias of log q(y), in nats, up to which it is known well enough to be taken off. Beyond, the estimated KL is an upper
+#: bound in expectation (Jensen), and the stated error is the value itself.
+KNOWN = 0.1
+ROUNDING = 1e-12  #: of log densities, relative
+
+
+class Law(NamedTuple):
+    """A Gaussian of t targets."""
+
+    mean: Float[Tensor, " t"]
+    tril: Float[Tensor, "t t"]
+
+    @staticmethod
+    def of(mean: Float[Tensor, " t"], factor: Float[Tensor, "t r"], noise_variance: Float[Tensor, ""]) -> Law:
+        """With this mean and the covariance FFᵀ + σ²I."""
+        noise = noise_variance.sqrt() * identity(len(mean), factor)
+        return Law(mean, tril_of_gram(torch.cat([factor.mT, noise])))
+
+    def log_density(self, y: Float[Tensor, "R t"]) -> Float[Tensor, " R"]:
+        """Of each row, in nats."""
+        squares = solve_tril(self.tril, (y - self.mean).mT).square().sum(0)
+        return -0.5 * (squares + logdet_of_tril(self.tril) + len(self.mean) * LOG_2PI)
+
+    def entropy(self) -> Float[Tensor, ""]:
+        """In nats."""
+        return 0.5 * (logdet_of_tril(self.tril) + len(self.mean) * (LOG_2PI + 1))
+
+
+class Estimate(NamedTuple):
+    """A value and its standard error, None for a closed form."""
+
+    value: float
+    error: float | None = None
+
+
+def joint_scores(q: Posterior | FunctionSamplesPosterior, problem: Task) -> dict[str, dict[str, float | None] | None]:
+    """`joint_predictive_kl_test` and `_box` by the number of inputs, and their errors where they are estimated."""
+    found: dict[str, dict[str, float | None] | None] = {}
+    for place, Phi in (("test", problem.Phi_test), ("box", problem.Phi_box)):
+        name = f"joint_predictive_kl_{place}"
+        values: dict[str, float | None] = {**NO_JOINT}
+        errors: dict[str, float | None] = {**NO_JOINT}
+        for count in (each for each in COUNTS if each <= len(Phi)):
+            values[str(count)], errors[str(count)] = joint_predictive_kl(q, problem, place, count)
+        estimated = any(error is not None for error in errors.values())
+        found |= {name: values, f"{name}_error": errors if estimated else None}
+    return found
+
+
+def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, place: str, count: int) -> Estimate:
+    """KL(exact ‖ q) in nats of the targets at the first `count` inputs of a place, `test` or `box`.
+
+    Draws depend on the task and the inputs alone, so that they are the same for every q.
+    """
+    Phi, noise = (problem.Phi_test if place == "test" else problem.Phi_box)[:count], problem.frozen.noise_variance
+    exact = Law.of(Phi @ problem.truth.posterior.mean, Phi @ problem.truth.covariance_tril, noise)
+    if isinstance(q, FunctionSamplesPosterior):
+        f = (q.f_test if place == "test" else q.f_box)[:, :count]
+        own = Law.of(f.mean(0), (f - f.mean(0)).mT / len(f) ** 0.5, noise)
+    else:
+        own = Law.of(Phi @ q.mean, Phi @ q.covariance_tril(), noise)
+    if isinstance(q, Posterior) and _is_gaussian(q):
+        return Estimate(float(gaussian_kl(*exact, *own)))
+    purpose = ("joint predictive KL", problem.sha256, place, count)
+    draws = SWITCHED_DRAWS if isinstance(q, SwitchedPosterior) else DRAWS
+    y = exact.mean + torch.from_numpy(derived_generator(*purpose).standard_normal((draws, count))) @ exact.tril.mT
+    if isinstance(q, FunctionSamplesPosterior):
+        density = _functions(y, f, noise)
+    elif isinstance(q, SamplesPosterior):
+        density = _samples(y, q.samples, Phi, noise)
+    else:
+        assert isinstance(q, SwitchedPosterior)
+        seed = derive_seed(*purpose, "particles")
+        density = _switched(y, q, own, Phi, noise, torch.Generator().manual_seed(seed))
+    return _estimate(density, y, exact, own, noise)
+
+
+def _is_gaussian(q: Posterior) -> bool:
+    """Whether q's joint predictive is, too."""
+    return not isinstance(q, SamplesPosterior) and not (isinstance(q, SwitchedPosterior) and q.singular)
+
+
+class Densities(NamedTuple):
+    """Log densities in nats, by how much they are too small in expectation, and the sampling error of their mean, over
+    the draws that the density is estimated from."""
+
+    log_density: Float[Tensor, " R"]
+    bias: Float[Tensor, " R"]
+    sampling: float = 0.0
+
+
+def _functions(y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance: Float[Tensor, ""]) -> Densities:
+    """log (1/n) Σ_i N(y; f_i, σ²I)."""
+    (log_sum, _) = _log_sums(y, torch.split(f, BLOCK), noise_variance)
+    return Densities(log_sum - math.log(len(f)), torch.zeros_like(log_sum))
+
+
+def _samples(
+    y: Float[Tensor, "R t"], samples: Float[Tensor, "S k"], Phi: Features, noise_variance: Float[Tensor, ""]
+) -> Densities:
+    """log E N(y; Φw, σ²I) over the law of the samples.
+
+    The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the number of samples that count at y. The sampling error comes from
+    the influence of each sample on the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.
+    """
+    parts = torch.split(samples, BLOCK)
+    log_sum, log_squares = _log_sums(y, (w @ Phi.mT for w in parts), noise_variance)
+    ratios = [(_log_normals(y, w @ Phi.mT, noise_variance) - log_sum[:, None]).exp().mean(0) for w in parts]
+    groups = torch.stack([group.mean() for group in torch.cat(ratios).tensor_split(SAMPLE_GROUPS)]) * len(samples)
+    sampling = float(groups.std()) / SAMPLE_GROUPS**0.5
+    return Densities(log_sum - math.log(len(samples)), 0.5 * (log_squares - 2 * log_sum).exp(), sampling)
+
+
+def _log_sums(
+    y: Float[Tensor, "R t"], functions: Iterable[Float[Tensor, "_ t"]], noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "2 R"]:
+    """log Σ N(y; f, σ²I) and log Σ N(y; f, σ²I)² over all functions."""
+    sums = torch.full((2, len(y)), -torch.inf, dtype=y.dtype)
+    for f in functions:
+        logs = _log_normals(y, f, noise_variance)
+        sums = torch.logaddexp(sums, torch.stack([logs.logsumexp(-1), (2 * logs).logsumexp(-1)]))
+    return sums
+
+
+def _log_normals(
+    y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, "R n"]:
+    constant = y.shape[1] * (noise_variance.log() + LOG_2PI)
+    return -0.5 * (torch.cdist(y, f).square() / noise_variance + constant)
+
+
+def _switched(
+    y: Float[Tensor, "R t"],
+    q: SwitchedPosterior,
+    own: Law,
+    Phi: Features,
+    noise_variance: Float[Tensor, ""],
+    generator: torch.Generator,
+) -> Densities:
+    """Of dropout or spike-and-slab: the logarithm of a mean of unbiased estimates, of independent groups."""
+    ratios = log_density_ratio(y, Phi, q.switches(), noise_variance, generator, GROUPS, GROUP_SIZE)
+    log_density = own.log_density(y) + ratios.logsumexp(-1) - math.log(GROUPS)
+    return Densities(log_density, ratios.var(-1) / (2 * GROUPS))
+
+
+def _estimate(
+    density: Densities, y: Float[Tensor, "R t"], exact: Law, own: Law, noise_variance: Float[Tensor, ""]
+) -> Estimate:
+    """−H(exact) − E log q(y). The control variates are the log densities of the exact law, of the Gaussian with q's
+    moments and of q's mean with the noise alone, whose expectations are −H(exact) − KL(exact ‖ that law)."""
+    entropy = exact.entropy()
+    point = Law(own.mean, noise_variance.sqrt() * identity(len(own.mean), own.tril))
+    laws = (exact, own, point)
+    controls = torch.stack([law.log_density(y) + entropy + gaussian_kl(*exact, *law) for law in laws], -1)
+    biased = float(density.bias.mean())
+    values = density.log_density + (density.bias if biased <= KNOWN else 0.0)
+    design = np.hstack([np.ones((len(y), 1)), controls.numpy()])
+    size = design.std(0) + (design.std(0) == 0)
+    coefficients, _, rank, _ = np.linalg.lstsq(design / size, values.numpy(), rcond=1e-10)
+    residuals = values.numpy() - design / size @ coefficients
+    variance = float(np.square(residuals).sum()) / max(1, len(y) - rank)
+    value = -float(entropy) - float(coefficients[0])
+    known = biased if biased <= KNOWN else abs(value)
+    rounding = ROUNDING * float(values.abs().max())
+    return Estimate(value, math.sqrt(variance / len(y) + density.sampling**2 + known**2 + rounding**2))

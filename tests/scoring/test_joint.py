@@ -1,0 +1,136 @@
+"""Joint predictive KLs: sums of single ones, dense matrices, estimates against closed forms and enumeration."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.joint import joint_predictive_kl, joint_scores
+from fsvi_bench.scoring.predictive import predictive_kl
+from fsvi_bench.tasks.task import Task
+from tests.maths.draws import eye, f64, normal
+
+
+def with_features(toy, Phi_test):
+    """The toy with other features at its test inputs."""
+    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[: len(Phi_test)], toy.y_test[: len(Phi_test)])
+    problem.__dict__["Phi_test"] = Phi_test
+    return problem
+
+
+def laws(q, problem, Phi):
+    """Mean and covariance of the targets under the exact posterior and under q's moments."""
+    noise = problem.frozen.noise_variance * eye(len(Phi))
+    tril = problem.truth.covariance_tril
+    return (
+        ((Phi @ problem.truth.posterior.mean).numpy(), (Phi @ tril @ tril.mT @ Phi.mT + noise).numpy()),
+        ((Phi @ q.mean).numpy(), (Phi @ q.covariance @ Phi.mT + noise).numpy()),
+    )
+
+
+def dense_kl(p, q):
+    (mean_p, S_p), (mean_q, S_q) = p, q
+    gap, inverse = mean_q - mean_p, np.linalg.inv(S_q)
+    logdets = np.linalg.slogdet(S_q)[1] - np.linalg.slogdet(S_p)[1]
+    return 0.5 * (np.trace(inverse @ S_p) + gap @ inverse @ gap - len(gap) + logdets)
+
+
+@pytest.fixture(scope="module")
+def q(toy):
+    return FullGaussian(toy.truth.posterior.mean + 0.05 * normal(0, 20), 1.3 * toy.truth.covariance_tril)
+
+
+def test_a_gaussians_is_that_of_dense_matrices(toy, q):
+    scores = joint_scores(q, toy)
+    for place, Phi in (("test", toy.Phi_test), ("box", toy.Phi_box)):
+        for count in (each for each in (1, 10, 100) if each <= len(Phi)):
+            expected = dense_kl(*laws(q, toy, Phi[:count]))
+            assert scores[f"joint_predictive_kl_{place}"][str(count)] == pytest.approx(expected, rel=1e-8)
+        assert scores[f"joint_predictive_kl_{place}_error"] is None
+    few = with_features(toy, toy.Phi_test[:12])
+    assert joint_scores(q, few)["joint_predictive_kl_test"].keys() == {"1", "10", "100"}
+    assert joint_scores(q, few)["joint_predictive_kl_test"]["100"] is None
+
+
+def test_of_independent_inputs_it_is_the_sum_of_single_ones(toy):
+    """Inputs that see one weight each, under q and an exact posterior whose weights are independent."""
+    problem = with_features(toy, 3 * eye(20)[:10])
+    truth = problem.truth
+    independent = truth._replace(
+        posterior=truth.posterior._replace(precision_tril=truth.posterior.precision_tril.diagonal().diag()),
+        covariance_tril=truth.covariance_tril.diagonal().diag(),
+    )
+    problem.__dict__["truth"] = independent
+    q = FactorisedGaussian(normal(0, 20), normal(1, 20).exp())
+    total = float(predictive_kl(q, problem, problem.Phi_test).kl.sum())
+    assert joint_predictive_kl(q, problem, "test", 10).value == pytest.approx(total, rel=1e-11)
+
+
+def test_a_gaussian_handed_in_as_dropout_or_samples_has_its_value_within_the_error(toy, q):
+    narrow = FactorisedGaussian(q.mean, torch.full_like(q.mean, 1e-12))
+    point = BernoulliDropoutPosterior(q.mean, f64(1.0))
+    wide = FactorisedGaussian(q.mean, q.covariance_tril().square().sum(-1).sqrt())
+    samples = SamplesPosterior(wide.sample(20_000, 3))
+    for count in (1, 10):
+        for gaussian, mixture in ((narrow, point), (wide, samples)):
+            found = joint_predictive_kl(mixture, toy, "box", count)
+            expected = joint_predictive_kl(gaussian, toy, "box", count).value
+            assert abs(found.value - expected) < 4 * found.error + 1e-9, count
+    assert SpikeSlabPosterior(torch.zeros(20, dtype=torch.float64), wide.mean, wide.scale).singular is False
+
+
+@pytest.mark.parametrize("kind", ["functions", "bernoulli", "spike-slab"])
+def test_an_estimate_is_that_of_many_more_draws(toy, kind):
+    """Five weights in use, so that all 32 combinations can be added up; 50,000 draws without control variates."""
+    Phi = toy.Phi_test[:10] * torch.cat([torch.ones(5), torch.zeros(15)]).double()
+    Phi[:, :5] += normal(5, 10, 5)
+    problem, noise = with_features(toy, Phi), float(toy.frozen.noise_variance)
+    problem.__dict__["frozen"] = replace(toy.frozen, noise_variance=f64(0.3 + noise))
+    noise = float(problem.frozen.noise_variance)
+    mean, scale = normal(1, 20) / 2, normal(2, 20).exp() / 4
+    q = {
+        "functions": FunctionSamplesPosterior(normal(3, 6, 10), normal(4, 6, 50)),
+        "bernoulli": BernoulliDropoutPosterior(mean, f64(0.7)),
+        "spike-slab": SpikeSlabPosterior(torch.full_like(mean, 0.3), mean, scale),
+    }[kind]
+    tril = problem.truth.covariance_tril
+    exact = multivariate_normal(
+        (Phi @ problem.truth.posterior.mean).numpy(), (Phi @ tril @ tril.mT @ Phi.mT + noise * eye(10)).numpy()
+    )
+    y = exact.rvs(50_000, random_state=0)
+    if kind == "functions":
+        parts = [(math.log(1 / 6), f.numpy(), noise * np.eye(10)) for f in q.f_test]
+    else:
+        slab = scale[:5] if kind == "spike-slab" else torch.zeros(5, dtype=torch.float64)
+        parts = []
+        for on in map(f64, itertools.product([0.0, 1.0], repeat=5)):
+            used = Phi[:, :5]
+            covariance = (used * (on * slab.square())) @ used.mT + noise * eye(10)
+            mass = float((on * math.log(0.7) + (1 - on) * math.log(0.3)).sum())
+            parts.append((mass, (used @ (on * mean[:5])).numpy(), covariance.numpy()))
+    log_q = np.logaddexp.reduce([mass + multivariate_normal(m, S).logpdf(y) for mass, m, S in parts])
+    values = exact.logpdf(y) - log_q
+    found = joint_predictive_kl(q, problem, "test", 10)
+    assert abs(found.value - values.mean()) < 4 * math.hypot(found.error, values.std() / math.sqrt(len(y)))
+    assert 0 < found.error < 0.1 * found.value
+
+
+def test_estimates_repeat_themselves_and_unreliable_ones_say_so(toy, q):
+    """20,000 samples do not fill 10 dimensions of a law that is wide beside the noise."""
+    dropout = BernoulliDropoutPosterior(q.mean, f64(0.8))
+    assert joint_predictive_kl(dropout, toy, "box", 10) == joint_predictive_kl(dropout, toy, "box", 10)
+    wide = SamplesPosterior(5 * normal(0, 10_000, 20))
+    found = joint_predictive_kl(wide, toy, "box", 100)
+    closed = joint_predictive_kl(
+        FactorisedGaussian(torch.zeros(20).double(), torch.full((20,), 5.0).double()), toy, "box", 100
+    )
+    assert found.error >= found.value - closed.value
+    assert found.error == pytest.approx(found.value, rel=0.01)
