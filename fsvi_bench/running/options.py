@@ -107,7 +107,7 @@ class Request(BaseModel):
         default=(), description="A frozen task file, or an official task such as boston:0; may be repeated."
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
-        default=(), description="Method name or file.py:Class; default: all."
+        default=(), description="Method name or file.py:Class; default: all outside the atlas."
     )
     families: Several[str] = Field(
         default=(), description="full, ffg, bernoulli, spike-slab or particles; default: all that a method has."

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
+from fsvi_bench.methods.registry import MethodEntry, default_names, load_method
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.cell import Plan, PlannedTask, Variant
@@ -43,7 +43,7 @@ class Protocol(Request):
     """`conf/protocols/<name>.yaml`: a whole experiment, which is a request with grids.
 
     What the command line gives takes its place. What neither gives is: the diabetes data, every split of them, every
-    method with every family that it has, and seed 0.
+    default method with every family that it has, and seed 0.
     """
 
     summary: str = "defaults"
@@ -106,7 +106,7 @@ def make_plan(request: Request) -> Plan:
                 f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
                 "with different --out, since their results are not compared"
             )
-    methods = _distinct(map(load_method, asked.methods or method_names()))
+    methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
