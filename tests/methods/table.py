@@ -72,6 +72,7 @@ BY_LEARNED_NOISE = (
     {"minibatch": 7, "prior": "task"},
 )
 BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
+BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
@@ -90,6 +91,7 @@ TABLE = (
     Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
+    Row("swag", "full", BY_SGD),
     Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
 )
 
