@@ -72,6 +72,7 @@ BY_LEARNED_NOISE = (
     {"minibatch": 7, "prior": "task"},
 )
 BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
+BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
 BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
@@ -82,6 +83,7 @@ TABLE = (
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("gaussian-dropout", "ffg", BY_NOISE, starts_at_prior=False),
+    Row("ivon", "ffg", BY_NEWTON, starts_at_prior=False),
     Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
     Row("rand-a", "full", BY_ADAM),
     Row("rand-a", "ffg", BY_ADAM),
