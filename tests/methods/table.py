@@ -74,6 +74,7 @@ BY_LEARNED_NOISE = (
 BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
 BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
 BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
+BY_CHAINS = ({"particles": 12}, {"minibatch": 7, "particles": 9})
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
@@ -89,6 +90,8 @@ TABLE = (
     Row("rand-a", "ffg", BY_ADAM),
     Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
     Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
+    Row("sghmc", "particles", BY_CHAINS, starts_at_prior=False),
+    Row("sgld", "particles", BY_CHAINS, starts_at_prior=False),
     Row("sparse-variational-dropout", "ffg", (*BY_NOISE, {"kl": "sigmoid"})),
     Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
