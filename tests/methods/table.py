@@ -98,6 +98,7 @@ TABLE = (
     Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
+    Row("svgd", "particles", ({"minibatch": "full", "particles": 9}, {"minibatch": 7}), starts_at_prior=False),
     Row("swag", "full", BY_SGD),
     Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
 )
