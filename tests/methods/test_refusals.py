@@ -46,6 +46,8 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "beta1": (1, -0.1),
     "beta2": (1, -0.1),
     "hess_init": (-1, math.inf),
+    "particles": (1, 0, 2.5, 10_000),
+    "friction": (0, -1, 1.5),
 }
 MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
 
