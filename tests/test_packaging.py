@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsvi_bench.methods.registry import method_names
+from fsvi_bench.methods.registry import default_names, method_names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,5 +50,5 @@ def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
     assert records[0]["provenance"]["git"] is None
     quick = ("run", "--protocol", "quick", "--splits", "0", "--max-steps", "3", "--wandb", "off", "--json")
     records = json.loads(call(command, *quick, cwd=away, env=environment))
-    assert {record["method"] for record in records} == set(method_names())
+    assert {record["method"] for record in records} == set(default_names())
     assert {record["status"] for record in records} == {"ok"}

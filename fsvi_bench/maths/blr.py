@@ -48,6 +48,11 @@ def blr_posterior(Phi: Features, y: Targets, noise_variance: PerProblem) -> Prec
     return PrecisionGaussian(mean, positive_diagonal_tril(factor))
 
 
+def precision_eigenvalues(Phi: Features, noise_variance: PerProblem) -> Float[Tensor, "*B min_N_k"]:
+    """Eigenvalues of Λ, falling; where N < k, the N that can differ from 1."""
+    return 1 + torch.linalg.svdvals(Phi).square() / noise_variance[..., None]
+
+
 def blr_posterior_cholesky(Phi: Features, y: Targets, noise_variance: PerProblem) -> PrecisionGaussian:
     """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
     rows = Phi.mT / noise_variance[..., None, None]

@@ -45,20 +45,25 @@ class MethodOptions(BaseModel):
         return N
 
 
-class AdamOptions(MethodOptions):
-    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one.
+class StepOptions(MethodOptions):
+    """Settings of steps along gradients of the likelihood.
 
     `minibatch` is how many training rows the likelihood sees in one step; all, if there are fewer.
     """
 
     minibatch: PositiveInt | Literal["full"] = 80
     max_steps: PositiveInt = 15000
-    lr: PositiveFloat = 0.01
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    averaging: AveragedShare = 0.0
 
     def rows(self, N: int) -> int:
         return N if self.minibatch == "full" else min(self.minibatch, N)
+
+
+class AdamOptions(StepOptions):
+    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one."""
+
+    lr: PositiveFloat = 0.01
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    averaging: AveragedShare = 0.0
 
     def decay(self, step: int) -> float:
         """The learning rate at a step over the first one's."""

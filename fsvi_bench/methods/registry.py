@@ -30,6 +30,7 @@ class MethodDefaults(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
     class_: str | None = Field(default=None, alias="class")  #: module:Class, for the methods of this package
+    default: bool = False  #: whether it runs where no method is named; others run by name, or by their protocol
     title: str
     summary: str
     options: dict[str, Any] = {}
@@ -72,6 +73,12 @@ def method_names() -> list[str]:
 def built_in_names() -> list[str]:
     """Names of the methods of this package, each of which has a file `conf/methods/<name>.yaml` with its class."""
     return sorted(path.stem for path in (resource_dir("conf") / "methods").glob("*.yaml"))
+
+
+def default_names() -> list[str]:
+    """Names of the methods that run where none is named: those of this package marked `default`, and installed ones."""
+    built_in = set(built_in_names())
+    return [name for name in method_names() if name not in built_in or _read_defaults(name).default]
 
 
 def load_method(spec: str) -> MethodEntry:

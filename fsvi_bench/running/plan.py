@@ -15,7 +15,7 @@ from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
+from fsvi_bench.methods.registry import MethodEntry, default_names, load_method
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.cell import Plan, PlannedTask, Variant
@@ -44,8 +44,8 @@ class SubGrid(BaseModel):
 class Protocol(Request):
     """`conf/protocols/<name>.yaml`: a whole experiment, which is a request with grids.
 
-    The command line overrides it. The defaults are the diabetes data with all splits, every method with all of its
-    families, and seed 0.
+    The command line overrides it. The defaults are the diabetes data with all splits, every default method with all of
+    its families, and seed 0.
     """
 
     summary: str = "defaults"
@@ -108,7 +108,7 @@ def make_plan(request: Request) -> Plan:
                 f"{name} split {split} is given twice; give each split once, and run different tasks of one split with "
                 "different --out, because their results are not comparable"
             )
-    methods = _distinct(map(load_method, asked.methods or method_names()))
+    methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]

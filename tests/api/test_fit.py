@@ -26,7 +26,8 @@ def found(tmp_path_factory):
     from fsvi_bench.cli.app import main
 
     out = tmp_path_factory.mktemp("run")
-    words = f"run --dataset diabetes --splits 0 --seeds {SEED} --max-steps {STEPS} --measurement-points {M}"
+    named = " ".join(f"--method {name}" for name in built_in_names())
+    words = f"run {named} --dataset diabetes --splits 0 --seeds {SEED} --max-steps {STEPS} --measurement-points {M}"
     with pytest.raises(SystemExit) as ended:
         main(f"{words} --wandb off --workers 1 --json --out {out}".split())
     assert ended.value.code == 0

@@ -17,6 +17,7 @@ from fsvi_bench.maths.blr import (
     mean_field_optimum_kl,
     mean_field_optimum_scale,
     negative_log_predictive_density,
+    precision_eigenvalues,
     predictive_variance,
 )
 from fsvi_bench.maths.gaussian import (
@@ -26,7 +27,7 @@ from fsvi_bench.maths.gaussian import (
 )
 from fsvi_bench.maths.linalg import logdet_of_tril
 from tests import reference
-from tests.maths.draws import PROPERTY, close, dense, draw, f64, normal, seeds
+from tests.maths.draws import PROPERTY, close, dense, draw, eye, f64, normal, seeds
 from tests.reference import random_orthogonal, random_tril
 
 
@@ -146,3 +147,11 @@ def test_nlpd_is_in_the_targets_original_unit():
     raw = norm.logpdf(target_std * y + target_mean, target_std * mean + target_mean, target_std * np.sqrt(variance))
     arguments = *map(torch.from_numpy, (y, mean, variance)), f64(target_std)
     close(negative_log_predictive_density(*arguments), -raw.mean(), rtol=1e-13)
+
+
+@pytest.mark.parametrize(("N", "k"), [(12, 5), (4, 9)])
+def test_the_eigenvalues_of_the_precision_are_those_of_the_matrix(N, k):
+    Phi, noise_variance = normal(0, 3, N, k), torch.tensor([0.1, 1.0, 7.0]).double()
+    dense = Phi.mT @ Phi / noise_variance[:, None, None] + eye(k)
+    expected = torch.linalg.eigvalsh(dense).flip(-1)[:, : min(N, k)]
+    close(precision_eigenvalues(Phi, noise_variance), expected, rtol=1e-11)

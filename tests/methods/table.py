@@ -72,24 +72,34 @@ BY_LEARNED_NOISE = (
     {"minibatch": 7, "prior": "task"},
 )
 BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
+BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
+BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
+BY_CHAINS = ({"particles": 12}, {"minibatch": 7, "particles": 9})
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
     Row("concrete-dropout", "bernoulli", BY_RELAXED_MASKS, starts_at_prior=False),
+    Row("ensemble", "particles", ({"minibatch": "full"}, {"minibatch": 7, "averaging": 0.5}), starts_at_prior=False),
     Row("exact", "full", closed_form=True),
     Row("exact", "ffg", closed_form=True),
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("gaussian-dropout", "ffg", BY_NOISE, starts_at_prior=False),
+    Row("ivon", "ffg", BY_NEWTON, starts_at_prior=False),
     Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
     Row("rand-a", "full", BY_ADAM),
     Row("rand-a", "ffg", BY_ADAM),
     Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
     Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
+    Row("sample-then-optimise", "particles", BY_CHAINS, starts_at_prior=False),
+    Row("sghmc", "particles", BY_CHAINS, starts_at_prior=False),
+    Row("sgld", "particles", BY_CHAINS, starts_at_prior=False),
     Row("sparse-variational-dropout", "ffg", (*BY_NOISE, {"kl": "sigmoid"})),
     Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
+    Row("svgd", "particles", ({"minibatch": "full", "particles": 9}, {"minibatch": 7}), starts_at_prior=False),
+    Row("swag", "full", BY_SGD),
     Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
 )
 

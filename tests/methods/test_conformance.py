@@ -141,6 +141,7 @@ def test_another_seed_gives_other_numbers_where_they_matter(row, settings):
     # With all training rows and an A that sees every weight, the objective is that of weight space, whatever A is.
     alike = row.closed_form or ("S" not in settings and settings.get("M") == SEES_ALL)
     alike |= (settings.get("estimator"), settings.get("minibatch")) == ("exact", "full")
+    alike |= (row.method, settings.get("minibatch")) == ("swag", "full")
     assert [torch.equal(one, two) for one, two in zip(first, other, strict=True)] == [alike] * 2
 
 
@@ -158,9 +159,9 @@ def test_boston_sized_problems_are_bitwise_the_same_in_any_batch(row, settings, 
 
 @trained_variants
 def test_a_longer_run_begins_with_the_shorter_one(row, settings):
-    settings = {name: value for name, value in settings.items() if name not in ("lr_schedule", "averaging")}
-    if "averaging" in load_method(row.method).cls.Options.model_fields:
-        settings["averaging"] = 0.0
+    fields = load_method(row.method).cls.Options.model_fields
+    of_the_whole_run = {"lr_schedule": "constant", "averaging": 0.0, "burn_in": 0.0}
+    settings = settings | {name: value for name, value in of_the_whole_run.items() if name in fields}
     data, seen = TrainingData.of(toys()[:2]), []
     longer = make(row, settings, data)
     train(longer, "cpu", lambda steps, seconds: seen.append(bits(longer)), [7])

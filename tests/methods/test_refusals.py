@@ -38,6 +38,16 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "l": (0, -1, math.inf),
     "kl_scale": (0, 2),
     "estimator": ("locl",),
+    "step_size": (0, -0.1, 1.5, math.nan),
+    "momentum": (1, -0.1),
+    "burn_in": (1, -0.1),
+    "every": (0, "step"),
+    "rank": (1, 2.5),
+    "beta1": (1, -0.1),
+    "beta2": (1, -0.1),
+    "hess_init": (-1, math.inf),
+    "particles": (1, 0, 2.5, 10_000),
+    "friction": (0, -1, 1.5),
 }
 MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
 

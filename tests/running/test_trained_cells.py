@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fsvi_bench.methods.registry import method_names
+from fsvi_bench.methods.registry import default_names
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Request
@@ -68,7 +68,7 @@ def test_workers_do_not_change_what_is_trained(tmp_path):
     options reach the other process, though neither can be imported there by name."""
     path = tmp_path / "walker.py"
     path.write_text(TRAINING)
-    request = changed(RANDA, methods=[*method_names(), f"{path}:Walker"], families=[])
+    request = changed(RANDA, methods=[*default_names(), f"{path}:Walker"], families=[])
     one, two = (execute(tmp_path / str(workers), request, workers=workers) for workers in (1, 2))
     assert {record.status for record in one.records} == {"ok"}
     assert len({(record.method, record.family) for record in one.records}) * 3 == len(one.records)

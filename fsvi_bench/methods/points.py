@@ -1,0 +1,89 @@
+"""What methods share that move points in weight space by gradients of the energy −log p(y, w)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fsvi_bench.maths.batching import SIDE, filled
+from fsvi_bench.maths.blr import precision_eigenvalues
+from fsvi_bench.maths.gaussian import LOG_2PI
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.data import Batch, sampled_nll
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES
+from fsvi_bench.posteriors.trainable import TrainablePosterior
+
+Count = Annotated[int, Field(ge=2, lt=MINIMUM_SAMPLES, description="number of particles")]
+
+
+class Points(NamedTuple):
+    """n points in weight space for each of B problems."""
+
+    w: Float[Tensor, "B n k"]
+
+
+def energies(q: Points, batch: Batch) -> Float[Tensor, "B n"]:
+    """−log p(y, w) = −log N(y; Φw, σ²I) − log N(w; 0, I) of each point, in nats; rows are scaled to the whole data."""
+    prior = 0.5 * (q.w * q.w).sum(-1) + 0.5 * q.w.shape[-1] * LOG_2PI
+    return sampled_nll(q.w, batch.rows) + prior
+
+
+def largest_curvature(data: TrainingData) -> Float[Tensor, " B"]:
+    """λ_max of Λ = ΦᵀΦ/σ² + I, the largest curvature of the energy, for each problem by itself."""
+    alone = (data.only(place) for place in range(len(data)))
+    return torch.cat([precision_eigenvalues(one.Phi, one.noise_variance)[..., 0] for one in alone])
+
+
+class Cloud(TrainablePosterior):
+    """n particles for each problem, filled up to whole cache lines with more particles and dummy weights."""
+
+    def __init__(self, start: Float[Tensor, "B n_filled k_filled"], n: int, k: int) -> None:
+        super().__init__()
+        self.n, self.k, self.w = n, k, nn.Parameter(start)
+
+    def forward(self) -> Points:
+        return Points(self.w[:, : self.n, : self.k])
+
+    @torch.no_grad()
+    def posterior(self) -> ParticlesPosterior:
+        return ParticlesPosterior(self().w.clone())
+
+
+class ParticleMethod(Method):
+    """A method whose q is n particles, moved together from independent draws of the prior.
+
+    The `loss` is the mean energy of the particles: what a trace follows. Its gradient in one particle is that
+    particle's own, over n.
+    """
+
+    Options: ClassVar[type[MethodOptions]]  #: with `particles`
+    families = ("particles",)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Particles and weights, each filled up."""
+        return filled(self.options.particles, SIDE), filled(self.problems.k, SIDE)
+
+    def initial(self) -> Cloud:
+        return Cloud(self.streams.normal("initial particles", *self.shape), self.options.particles, self.problems.k)
+
+    def loss(self, q: Points, batch: Batch) -> Float[Tensor, " B"]:
+        return self.energies(q, batch).mean(-1)
+
+    def energies(self, q: Points, batch: Batch) -> Float[Tensor, "B n"]:
+        """What each particle descends, in nats."""
+        return energies(q, batch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        each = self.energies(self.q(), batch)
+        self.note(each.detach().mean(-1))
+        return each.sum()
+
+    def cost(self) -> dict[str, int]:
+        return {**super().cost(), "particles": self.options.particles}
