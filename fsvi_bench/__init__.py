@@ -18,16 +18,23 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.bernoulli_dropout import BernoulliDropout
     from fsvi_bench.methods.concrete_dropout import ConcreteDropout
     from fsvi_bench.methods.data import TaskData
+    from fsvi_bench.methods.ensemble import Ensemble
     from fsvi_bench.methods.exact import Exact
     from fsvi_bench.methods.fixed_a import FixedA
     from fsvi_bench.methods.functional import MeasurementOptions
     from fsvi_bench.methods.gaussian_dropout import GaussianDropout
+    from fsvi_bench.methods.ivon import Ivon
     from fsvi_bench.methods.mean_field_vi import MeanFieldVI
     from fsvi_bench.methods.rand_a import RandA
     from fsvi_bench.methods.rand_a_ngd import RandANgd
+    from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
+    from fsvi_bench.methods.sghmc import Sghmc
+    from fsvi_bench.methods.sgld import Sgld
     from fsvi_bench.methods.sparse_variational_dropout import SparseVariationalDropout
     from fsvi_bench.methods.spike_and_slab import SpikeAndSlab
     from fsvi_bench.methods.ssge import Ssge
+    from fsvi_bench.methods.svgd import Svgd
+    from fsvi_bench.methods.swag import Swag
     from fsvi_bench.methods.variational_dropout import VariationalDropout
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
@@ -49,6 +56,7 @@ HOMES = {
     "BernoulliDropoutPosterior": "posteriors.dropout",
     "ConcreteDropout": "methods.concrete_dropout",
     "Diverged": "errors",
+    "Ensemble": "methods.ensemble",
     "Exact": "methods.exact",
     "FactorGaussian": "posteriors.gaussian",
     "FactorisedGaussian": "posteriors.gaussian",
@@ -57,6 +65,7 @@ HOMES = {
     "FunctionSamplesPosterior": "posteriors.functions",
     "GaussianDropout": "methods.gaussian_dropout",
     "InputError": "errors",
+    "Ivon": "methods.ivon",
     "MeanFieldVI": "methods.mean_field_vi",
     "MeasurementOptions": "methods.functional",
     "Method": "methods.base",
@@ -65,12 +74,17 @@ HOMES = {
     "Posterior": "posteriors.base",
     "RandA": "methods.rand_a",
     "RandANgd": "methods.rand_a_ngd",
+    "SampleThenOptimise": "methods.sample_then_optimise",
     "SamplesPosterior": "posteriors.samples",
     "Scores": "training.callbacks",
+    "Sghmc": "methods.sghmc",
+    "Sgld": "methods.sgld",
     "SparseVariationalDropout": "methods.sparse_variational_dropout",
     "SpikeAndSlab": "methods.spike_and_slab",
     "SpikeSlabPosterior": "posteriors.dropout",
     "Ssge": "methods.ssge",
+    "Svgd": "methods.svgd",
+    "Swag": "methods.swag",
     "Task": "tasks.task",
     "TaskData": "methods.data",
     "TaskRefused": "errors",
@@ -85,12 +99,13 @@ HOMES = {
 }
 
 __all__ = [
-    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
-    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior", "GaussianDropout",
-    "InputError", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior",
-    "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab",
-    "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit",
-    "list_tasks", "load_task", "make_task", "results", "run", "score",
+    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble",
+    "Exact", "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
+    "GaussianDropout", "InputError", "Ivon", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions",
+    "ParticlesPosterior", "Posterior", "RandA", "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores",
+    "Sghmc", "Sgld", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag",
+    "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task",
+    "make_task", "results", "run", "score",
 ]  # fmt: skip
 
 

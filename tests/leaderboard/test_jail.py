@@ -252,7 +252,7 @@ def here(monkeypatch):
 
 
 def test_ten_gigabytes_of_output_fill_nothing(task):
-    assert "not done within" in run(source("while True: print('x' * 2**20)\n"), task, seconds=5.0).reason
+    assert "did not finish within" in run(source("while True: print('x' * 2**20)\n"), task, seconds=5.0).reason
 
 
 def test_a_bwrap_that_merely_executes_is_found_out(task, tmp_path):
