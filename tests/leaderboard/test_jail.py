@@ -167,14 +167,14 @@ def forged(words):
 
 #: What the entry's code says in the worker's name, all at once -> what the verifier makes of it.
 FORGED = {
-    "a second start": ("Message(status='ready')", "'ready' out of turn"),
-    "a leak of its own": ("Message(status='ready', leaks=['x'])", "'ready' out of turn"),
-    "more steps than declared": ("Message(status='under way', steps=10**9)", "after 1000000000 steps, out of turn"),
-    "steps beyond its own": ("Message(status='ok', steps=10**6)", "after 1000000 steps, out of turn"),
-    "negative steps": (forged('{"status":"ok","steps":-1}'), "no worker of ours sends"),
-    "seconds of its own": (forged('{"status":"ok","steps":1,"seconds":-5.0}'), "no worker of ours sends"),
-    "NaN for steps": (forged('{"status":"ok","steps":NaN}'), "no worker of ours sends"),
-    "another event": (forged('{"status":"checked"}'), "no worker of ours sends"),
+    "a second start": ("Message(status='ready')", "'ready', which is out of order"),
+    "a leak of its own": ("Message(status='ready', leaks=['x'])", "'ready', which is out of order"),
+    "more steps than declared": ("Message(status='under way', steps=10**9)", "after 1000000000 steps, which is out of order"),
+    "steps beyond its own": ("Message(status='ok', steps=10**6)", "after 1000000 steps, which is out of order"),
+    "negative steps": (forged('{"status":"ok","steps":-1}'), "sent an invalid message"),
+    "seconds of its own": (forged('{"status":"ok","steps":1,"seconds":-5.0}'), "sent an invalid message"),
+    "NaN for steps": (forged('{"status":"ok","steps":NaN}'), "sent an invalid message"),
+    "another event": (forged('{"status":"checked"}'), "sent an invalid message"),
     "no posterior": ("Message(status='ok', steps=1)", "cannot be read"),
 }
 
