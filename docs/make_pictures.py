@@ -188,7 +188,7 @@ def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:
 def report() -> None:
     bench("run", "--protocol", "quick", "--wandb", "off", "--out", "quick")
     bench("report", "quick")
-    photograph(WORK / "quick/report/report.html", DOCS / "pictures" / "report.png", 1232, 849)
+    photograph(WORK / "quick/report/report.html", DOCS / "pictures" / "report.png", 1232, 849, "#results")
 
 
 def leaderboard() -> None:
@@ -196,14 +196,14 @@ def leaderboard() -> None:
     photograph(WORK / "leaderboard/index.html", DOCS / "pictures" / "leaderboard.png", 1500, 1200)
 
 
-def photograph(page: Path, picture: Path, width: int, height: int) -> None:
-    """The upper part of a page."""
+def photograph(page: Path, picture: Path, width: int, height: int, anchor: str = "") -> None:
+    """The upper part of a page, or the part below an anchor."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         view = chromium.new_page(viewport={"width": width, "height": height})
-        view.goto(page.resolve().as_uri())
+        view.goto(page.resolve().as_uri() + anchor)
         view.screenshot(path=str(picture))
         chromium.close()
 
