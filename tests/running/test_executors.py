@@ -375,6 +375,6 @@ def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, argumen
     process = command(tmp_path, *arguments)
     until(lambda: list(tmp_path.rglob(first)), 400)
     kept = list(tmp_path.rglob(first))
-    assert interrupted(process).splitlines()[-1].startswith("fsvi-bench: interrupted; what was finished is kept")
+    assert interrupted(process).splitlines()[-1].startswith("fsvi-bench: interrupted; finished work is kept")
     assert all(path.is_file() for path in kept)
     assert [path for path in tmp_path.rglob(".*") if path.is_file() and path.name != ".lock"] == []

@@ -157,12 +157,12 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
         server.communicate()
     assert (done.returncode, done.stderr) == (0, "")
     nothing, other, client, name, token = done.stdout.splitlines()
-    assert nothing.startswith("nothing answers at 127.0.0.1:9; give --ray-address as the head's host:port")
-    assert other.startswith(f"the Ray cluster at 127.0.0.1:{port} did not take this process in within 10 s; ")
-    assert client.startswith("--ray-address is 'ray://localhost:10001', which is not host:port; ")
-    assert name.startswith("--ray-address is 'head', which is not host:port; ")
+    assert nothing.startswith("nothing answers at 127.0.0.1:9; give --ray-address as host:port of the head")
+    assert other.startswith(f"the Ray cluster at 127.0.0.1:{port} did not accept this process within 10 s; ")
+    assert client.startswith("--ray-address is 'ray://localhost:10001', expected host:port; ")
+    assert name.startswith("--ray-address is 'head', expected host:port; ")
     assert token.startswith(
-        f"the Ray cluster at {addresses[-1]} has another token than this process; set $RAY_AUTH_TOKEN"
+        f"the Ray cluster at {addresses[-1]} has a different token than this process; set $RAY_AUTH_TOKEN"
     )
 
 
