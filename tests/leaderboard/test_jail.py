@@ -169,7 +169,10 @@ def forged(words):
 FORGED = {
     "a second start": ("Message(status='ready')", "'ready', which is out of order"),
     "a leak of its own": ("Message(status='ready', leaks=['x'])", "'ready', which is out of order"),
-    "more steps than declared": ("Message(status='under way', steps=10**9)", "after 1000000000 steps, which is out of order"),
+    "more steps than declared": (
+        "Message(status='under way', steps=10**9)",
+        "after 1000000000 steps, which is out of order",
+    ),
     "steps beyond its own": ("Message(status='ok', steps=10**6)", "after 1000000 steps, which is out of order"),
     "negative steps": (forged('{"status":"ok","steps":-1}'), "sent an invalid message"),
     "seconds of its own": (forged('{"status":"ok","steps":1,"seconds":-5.0}'), "sent an invalid message"),

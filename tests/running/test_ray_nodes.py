@@ -64,11 +64,15 @@ def written(out):
 
 def in_the_middle(nodes, run, out):
     """Waits until some cells are finished, others are not, and the second node is at one of them."""
-    deadline = time.monotonic() + 300  # starting Ray's workers takes half a minute, and many times that on a busy machine
+    deadline = (
+        time.monotonic() + 300
+    )  # starting Ray's workers takes half a minute, and many times that on a busy machine
     while not (written(out) >= 4 and nodes.at_work(1)):
         if run.poll() is not None or time.monotonic() > deadline:
             run.kill()
-            pytest.fail(f"{written(out)} of {CELLS} cells written, exit status {run.returncode}\n{run.communicate()[1]}")
+            pytest.fail(
+                f"{written(out)} of {CELLS} cells written, exit status {run.returncode}\n{run.communicate()[1]}"
+            )
         time.sleep(0.02)
 
 

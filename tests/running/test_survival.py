@@ -134,7 +134,7 @@ def test_two_runs_in_one_folder_are_told_apart(tmp_path):
     status, out, err = finish(start(tmp_path, "--dataset", "toy", "--method", "exact"))
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"fsvi-bench: another run is at work in {tmp_path} (process {first.pid} on ")
+    assert line.startswith(f"fsvi-bench: another run is using {tmp_path} (process {first.pid} on ")
     assert first.poll() is None
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
