@@ -39,8 +39,8 @@ FIT = {
     "unknown device": (("rand-a",), {"device": "tpu"}, "the device is 'tpu', expected auto, cpu or cuda"),
     "an array for a device": (("rand-a",), {"device": np.array(["cpu", "cuda"])}, "the device is \"['cpu' 'cuda']\", expected auto, cpu or cuda"),
     "an array for a family": (("rand-a",), {"family": np.array(["full", "ffg"])}, "method rand-a has no family \"['full' 'ffg']\"; its families: full, ffg"),
-    "steps beyond counting": (("rand-a",), {"max_steps": 2**63}, "method rand-a, option 'max_steps': got a number of 64 bits, expected fewer than 63"),
-    "samples beyond counting": (("ssge",), {"S": 10**5000}, "method ssge, option 'S': got a number of 16610 bits, expected fewer than 63"),
+    "steps beyond counting": (("rand-a",), {"max_steps": 2**63}, "method rand-a, option 'max_steps' is a number of 64 bits, expected fewer than 63"),
+    "samples beyond counting": (("ssge",), {"S": 10**5000}, "method ssge, option 'S' is a number of 16610 bits, expected fewer than 63"),
 }  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def test_targets_that_are_no_numbers_diverge(diabetes):
     y = diabetes.y.clone()
     y[3] = np.nan
     task = Task(diabetes.frozen, diabetes.feature_map, diabetes.X, y, diabetes.X_test, diabetes.y_test)
-    with pytest.raises(Diverged, match="the posterior holds NaN or infinity"):
+    with pytest.raises(Diverged, match="the posterior contains NaN or infinity"):
         fit("exact", task)
 
 

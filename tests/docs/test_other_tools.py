@@ -168,11 +168,11 @@ def test_which_task_a_file_is_of(folder, cli, metadata, place, said):
     [
         (["score", "--posteriors", "none", "--task-set", "tasks"], "contains no posterior file"),
         (["score", "--posteriors", "tasks", "--task-set", "none"], "unknown task file, folder or data set"),
-        (["score", "--posterior", "q"], "give one of the two pairs"),
-        (["score", "--posteriors", "q", "--posterior", "q"], "give one of the two pairs"),
+        (["score", "--posterior", "q"], "give one of these combinations"),
+        (["score", "--posteriors", "q", "--posterior", "q"], "give one of these combinations"),
         (["tasks", "export", "toy", "--out", "o"], "toy has no official tasks; build tasks with"),
         (["tasks", "export", TASKS[0], "--out", "o", "--format", "csv"], "unknown format 'csv'"),
-        (["tasks", "export", TASKS[0], "--out", "o", "--splits", "0"], "--splits has no meaning"),
+        (["tasks", "export", TASKS[0], "--out", "o", "--splits", "0"], "--splits applies to data sets"),
         (["tasks", "export", "bostn", "--out", "o"], "did you mean 'boston'"),
     ],
 )

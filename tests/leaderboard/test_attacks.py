@@ -195,7 +195,7 @@ def test_a_result_that_reads_two_ways_or_holds_no_score_is_stale(tmp_path, old, 
     path.write_text(text.replace(old, new, 1))
     (standing,) = read_board(root).standings
     assert standing.result is None
-    assert "cannot be read" in standing.stale or "has been changed after `verify` wrote it" in standing.stale
+    assert "cannot be read" in standing.stale or "was changed after `verify` wrote it" in standing.stale
 
 
 def test_a_result_nested_deeply_is_refused():

@@ -169,7 +169,10 @@ def forged(words):
 FORGED = {
     "a second start": ("Message(status='ready')", "'ready', which is out of order"),
     "a leak of its own": ("Message(status='ready', leaks=['x'])", "'ready', which is out of order"),
-    "more steps than declared": ("Message(status='under way', steps=10**9)", "after 1000000000 steps, which is out of order"),
+    "more steps than declared": (
+        "Message(status='under way', steps=10**9)",
+        "after 1000000000 steps, which is out of order",
+    ),
     "steps beyond its own": ("Message(status='ok', steps=10**6)", "after 1000000 steps, which is out of order"),
     "negative steps": (forged('{"status":"ok","steps":-1}'), "sent an invalid message"),
     "seconds of its own": (forged('{"status":"ok","steps":1,"seconds":-5.0}'), "sent an invalid message"),
@@ -262,9 +265,7 @@ def test_a_bwrap_that_merely_executes_is_found_out(task, tmp_path):
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-    with pytest.raises(
-        InputError, match=r"the sandbox is not tight, so that no code of the entry was run|did not start"
-    ):
+    with pytest.raises(InputError, match=r"the sandbox is not isolated, so no code of the entry was run|did not start"):
         run(source("raise SystemExit"), task, replace(working_jail(), bwrap=str(fake)))
 
 

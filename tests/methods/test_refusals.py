@@ -109,8 +109,11 @@ def test_settings_that_contradict_each_other_are_refused_in_one_sentence(method,
     ("arguments", "message"),
     [
         (("--method", "rand-a", "--set", "lrr=1"), "did you mean 'lr'"),
-        (("--method", "rand-a", "--set", "M=10"), "--set M is not an option"),
-        (("--method", "mean-field-vi", "--family", "full"), "no chosen method has a family among full; theirs: ffg"),
+        (("--method", "rand-a", "--set", "M=10"), "--set M is not supported"),
+        (
+            ("--method", "mean-field-vi", "--family", "full"),
+            "none of the chosen methods (mean-field-vi) has it; their families: ffg",
+        ),
     ],
 )
 def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_path, capsys, arguments, message):

@@ -146,12 +146,12 @@ def test_a_process_that_is_killed_fails_its_cells_and_no_other(tmp_path, failing
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mean": "nan"}, "holds NaN or infinity"),
-        ({"mean": "inf"}, "holds NaN or infinity"),
-        ({"scale": "nan"}, "holds NaN or infinity"),
-        ({"scale": "inf"}, "holds NaN or infinity"),
-        ({"scale": 0.0}, "'scale' holds 0, expected positive numbers"),
-        ({"scale": -1.0}, "'scale' holds -1, expected positive numbers"),
+        ({"mean": "nan"}, "contains NaN or infinity"),
+        ({"mean": "inf"}, "contains NaN or infinity"),
+        ({"scale": "nan"}, "contains NaN or infinity"),
+        ({"scale": "inf"}, "contains NaN or infinity"),
+        ({"scale": 0.0}, "'scale' contains 0, expected positive numbers"),
+        ({"scale": -1.0}, "'scale' contains -1, expected positive numbers"),
         ({"scale": 1e300}, "the posterior's numbers reach"),
         ({"mean": 1e200}, "the posterior's numbers reach"),
     ],

@@ -175,7 +175,7 @@ def test_a_split_is_read_without_the_others(copied, monkeypatch):
     """What is not asked for may be broken."""
     rewrite(copied, tensors=lambda t: t | {"lengthscales": t["lengthscales"] * torch.tensor([[1.0], [torch.nan]])})
     assert read_official("diabetes", 0).task.sha256 == IDENTITIES["diabetes"][0]
-    with pytest.raises(InputError, match="'lengthscales' holds NaN"):
+    with pytest.raises(InputError, match="'lengthscales' contains NaN"):
         read_official("diabetes", 1)
 
 

@@ -130,9 +130,9 @@ def test_the_command_line_takes_the_file(task, tmp_path, cli, monkeypatch):
 BAD = [
     ((np.zeros((5, 2, 2)), np.arange(5.0)), {}, r"X has shape \[5, 2, 2\] and y \[5\], expected \[n, D\] and \[n\]"),
     ((data()[0], data()[1][:-1]), {}, r"y \[59\], expected"),
-    ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X holds NaN or infinity in row"),
+    ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X contains NaN or infinity in row"),
     ((np.ma.masked_array(data()[0], data()[0] > 1), data()[1]), {}, "X has masked entries, expected only numbers"),
-    ((data()[0], np.full(60, np.inf)), {}, "y holds NaN or infinity in row 0"),
+    ((data()[0], np.full(60, np.inf)), {}, "y contains NaN or infinity in row 0"),
     ((data()[0].astype(str), data()[1]), {}, "X is not numeric"),
     ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X is not numeric"),
     (

@@ -174,4 +174,4 @@ def test_what_takes_days_is_not_begun_unasked(cli, tmp_path):
         assert not (tmp_path / name / "cells").exists()
     status, _, err = cli("reproduce", "ksw2015-fig2", "--no-compute", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert "leave --no-compute out" in err
+    assert "drop --no-compute" in err
