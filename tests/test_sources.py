@@ -136,7 +136,7 @@ def test_type_checking_imports_and_what_is_left_out_are_not_followed(package):
     assert meaning_sha256("fsvi_bench.apart.here", **apart) != as_root
 
 
-def test_circles_end_and_a_root_that_is_missing_is_named(package):
+def test_import_cycles_end_and_a_missing_root_is_named(package):
     package("a.py", "import fsvi_bench.b")
     package("b.py", "import fsvi_bench.a")
     assert meaning_sha256("fsvi_bench.a") == meaning_sha256("fsvi_bench.b", "fsvi_bench.a")

@@ -91,7 +91,7 @@ def test_the_tasks_own_exact_posterior_has_kl_0(diabetes):
         assert abs(score(form, diabetes)["kl"]) < 1e-12
 
 
-def test_scales_that_differ_by_far_are_no_singularity(diabetes, q):
+def test_very_different_scales_do_not_count_as_singular(diabetes, q):
     """Correlations decide, not variances: 24 digits between the variances of two weights are a Gaussian like any other."""
     k = q.k
     scale = torch.logspace(-8, 4, k, dtype=torch.float64)

@@ -139,7 +139,7 @@ def test_a_broken_task_file(refused, tmp_path, metadata, tensors, words):
     assert refused("score", "--task", path, "--posterior", FULL) == said
 
 
-def test_a_pickle_is_no_task_and_no_posterior(refused, tmp_path):
+def test_a_pickle_is_refused_as_task_and_posterior(refused, tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(pickle.dumps([1.0]))
     for arguments in (("run", "--task", path), ("score", "--task", TASK, "--posterior", path)):

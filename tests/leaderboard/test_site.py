@@ -130,7 +130,7 @@ def hostile(site):
     return replace(site.board, standings=standings, refused=[Refused(HOSTILE, HOSTILE)])
 
 
-def test_strangers_texts_are_texts_everywhere(site, root, pages):
+def test_texts_from_entries_are_escaped_everywhere(site, root, pages):
     board = hostile(site)
     board.standings[0] = replace(board.standings[0], signer=HOSTILE)
     for name, content in site_files(Site(board)):

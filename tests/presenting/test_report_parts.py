@@ -77,7 +77,7 @@ def test_who_is_a_rival(rivals, found):
     assert best(*cells("rand-a", A), *records) == found
 
 
-def test_failures_alike_but_for_numbers_stand_together():
+def test_failures_that_differ_only_in_numbers_are_grouped():
     reasons = ["CUDA out of memory: 3.5 GiB", "CUDA out of memory: 12 GiB", "CUDA error 3.5"]
     records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
     records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))

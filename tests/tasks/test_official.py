@@ -41,7 +41,7 @@ def test_diabetes_and_the_development_sets_are_among_them():
     assert {"diabetes", "boston", "concrete"} <= set(FROZEN)
 
 
-def test_identities_are_those_that_they_were_frozen_with():
+def test_identities_equal_the_frozen_ones():
     assert {name: [read_official(name, split).task.sha256 for split in official_splits(name)] for name in FROZEN} == (
         IDENTITIES
     )

@@ -186,7 +186,7 @@ def test_claims_are_judged_by_paired_differences_with_the_corrected_interval():
     assert judge_study(whole().cells, [on_power])["dataset"].tolist() == ["power"]
 
 
-def test_no_verdict_stands_on_survivors():
+def test_no_verdict_is_based_on_surviving_splits_only():
     """What is missing leaves a claim open; what diverged is infinitely far, or tells nothing."""
     found = judged(with_holes(), SSGE_LAST)
     power, boston = found["power", 0.0], found["boston", 0.0]
