@@ -182,7 +182,7 @@ class Method(pl.LightningModule, ABC):
         except ValidationError as error:
             raise InputError(f"method {name or cls.__name__}{_fault(error, cls.Options.model_fields)}") from error
 
-    # --- What a method implements ------------------------------------------------------------------------------------
+    # --- What a method says -------------------------------------------------------------------------------------------
 
     def initial(self) -> TrainablePosterior:
         """The initial q, with a leading axis of B problems; by default the prior as a Gaussian of the family."""

@@ -1,7 +1,7 @@
-"""The data of each step: training rows and measurement sets for B problems, from a LightningDataModule.
+"""What a step sees: rows of the likelihood and measurement sets, for B problems, by a LightningDataModule.
 
-Every problem draws from its own random streams on the CPU, so its data depend neither on the other problems in the
-batch nor on the device.
+Every problem draws from random streams of its own, on the CPU, so that what it sees depends neither on the batch that
+it is in nor on the device.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from fsvi_bench.tasks.task import Task
 Source = Literal["mixed", "data", "box"]
 Minibatch = int | Literal["full"]
 
-#: Number of steps drawn at once. It affects no result: every problem draws in the same order for any value, and
-#: triangular solves use the right-hand sides of a whole chunk, so the first steps do not depend on a run's length.
+#: Steps drawn at once. Never a result's business: every problem draws in the same order whatever this is, and
+#: triangular solves take right-hand sides of a whole chunk, so a run's length does not move its first steps.
 CHUNK = 8
 
 
 class Streams:
     """Random streams of B problems, one for each seed and role. SFC64 draws normals fastest, and its normals do not
-    depend on how many are drawn at once."""
+    depend on how many are asked for at once."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = tuple(seeds)
@@ -65,11 +65,11 @@ class Streams:
         return torch.from_numpy(np.stack([generator.random(shape) for generator in self(role)]))
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
-        """The state of the streams, in plain numbers, because a checkpoint cannot contain NumPy arrays."""
+        """Where the streams stand, in plain numbers, since a checkpoint holds no NumPy array."""
         return {role: [_plain_state(g) for g in generators] for role, generators in self._generators.items()}
 
     def restore(self, state: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Restores a state that `state` returned."""
+        """Goes back to where `state` was taken."""
         self._generators.clear()
         for role, problems in state.items():
             for generator, of_problem in zip(self(role), problems, strict=True):
@@ -83,24 +83,25 @@ def _plain_state(generator: np.random.Generator) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Rows(Stacked):
-    """Training rows in units of the noise, scaled to the whole training set.
+    """Rows of the likelihood in units of the noise, scaled to the whole training set.
 
-    `Phi` [B,n,k] and `y` [B,n] are multiplied by √(N/n)/σ, so −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². They are
-    padded with zero rows and columns (`maths.batching`).
+    `Phi` [B,n,k] and `y` [B,n] are times √(N/n)/σ: −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². Zero rows and columns
+    fill them up (`maths.batching`).
     """
 
     Phi: Float[Tensor, "B n k"]
     y: Float[Tensor, "B n"]
     constant: Float[Tensor, " B"]  #: ½N log 2πσ²
-    is_whole: bool = False  #: the same rows at every step, so inner products are worth computing once
+    is_whole: bool = False  #: the same rows at every step, so that inner products pay
 
     @staticmethod
     def whole(data: TrainingData, compress: bool = True) -> Rows:
-        """All rows; or, compressed, k + 1 rows with the same inner products: the triangular factor of [Φ, y]/σ."""
+        """All rows, or as many as there are weights and one more, with the same inner products: the triangular factor
+        of [Φ, y]/σ."""
         root = data.noise_variance.sqrt()[:, None, None]
         both = torch.cat([data.Phi, data.y[..., None]], -1) / root
         if compress:
-            # Problem by problem: N need not be a multiple of a cache line, and a NaN must not affect other problems.
+            # Problem by problem: N need not be a multiple of anything, and a NaN is its own problem's.
             both = torch.stack([torch.linalg.qr(rows.clone(), mode="r").R for rows in both])
         return Rows(fill(both[..., :-1]), fill(both[..., -1:])[..., 0], constant(data), is_whole=compress)
 
@@ -133,7 +134,7 @@ def expected_nll(q: Gaussian, rows: Rows) -> Float[Tensor, " B"]:
 
 
 class _ExpectedNLL(torch.autograd.Function):
-    """For a full Σ, with gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ² (valid in the lower triangle only). It takes half of
+    """Of a full Σ, with its gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ², which is no gradient above the diagonal: half of
     autograd's time."""
 
     @staticmethod
@@ -162,10 +163,10 @@ def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows) -> Float[Tensor, "B S"]:
 
 @dataclass(frozen=True)
 class MeasurementDesign:
-    """The distribution μ of measurement sets, and how their KL divergence is computed (Burt et al. 2020, eq. 6, F.2).
+    """The distribution μ of measurement sets, and how their KL divergence is taken (Burt et al. 2020, eq. 6, F.2).
 
     `mixed`: ⌊M/2⌋ distinct training inputs, the rest uniform in the bounding box of the training inputs; `data`, `box`:
-    only one kind. Distinct means unequal inputs: duplicate rows of a data set count once.
+    all of one kind. Distinct means unequal inputs: a data set's duplicate rows count once.
     """
 
     M: int
@@ -175,14 +176,14 @@ class MeasurementDesign:
 
     @property
     def M_data(self) -> int:
-        """Number of training inputs among the M inputs."""
+        """How many of the M inputs are training inputs."""
         return {"mixed": self.M // 2, "data": self.M, "box": 0}[self.source]
 
     def distinct_inputs(self, data: TrainingData) -> list[NDArray[np.int64]]:
-        """For each problem, the training rows to choose from; empty if sets contain no training inputs.
+        """For each problem, the training rows to choose from; none if no training inputs are asked for.
 
         Raises:
-            InputError: there are fewer distinct training inputs than a set needs.
+            InputError: there are fewer distinct ones than a set takes.
         """
         if not self.M_data:
             return []
@@ -200,15 +201,15 @@ class MeasurementDesign:
 
 
 def distinct_rows(X: Float[Tensor, "N D"]) -> NDArray[np.int64]:
-    """Index of the first row of each group of equal rows, ascending."""
+    """Numbers of the first of each group of equal rows, ascending."""
     return np.sort(np.unique(X.cpu().numpy(), axis=0, return_index=True)[1])
 
 
 class MeasurementStream:
-    """An endless stream of measurement sets for B problems.
+    """Endless measurement sets for B problems.
 
     Raises:
-        InputError: the design needs more distinct training inputs than a problem has.
+        InputError: the design asks for more distinct training inputs than a problem has.
     """
 
     def __init__(self, data: TrainingData, design: MeasurementDesign, streams: Streams) -> None:
@@ -233,8 +234,8 @@ class MeasurementStream:
         return features
 
     def sets(self, count: int) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
-        """The next sets, prepared, and their padded features; on a GPU all at once, because checking the rank of a set
-        requires a synchronisation."""
+        """The next sets, prepared, and their features filled up; on a GPU all at once, since whether one has lost rank
+        takes a synchronisation."""
         Phi_A, B = self.draw(count), len(self.data)
         if Phi_A.device.type == "cpu":
             yield from ((self.design.measure(one), fill(one)) for one in Phi_A)
@@ -251,7 +252,7 @@ class MeasurementStream:
             yield torch.from_numpy(distinct[np.stack(draws)])
 
     def _draw_box(self, sets: int) -> Iterator[Float[Tensor, "sets M_box k"]]:
-        """Features at uniform inputs; on a CPU problem by problem, as LAPACK's rounding depends on memory alignment."""
+        """Features at uniform inputs, problem by problem on a CPU: LAPACK's solve would round by where one lies."""
         data = self.data
         M_box, D = self.design.M - self.design.M_data, data.X.shape[-1]
         unit = self.streams.uniform("measurement box", sets * M_box, D)
@@ -263,7 +264,7 @@ class MeasurementStream:
         yield from (one.reshape(sets, M_box, -1) for one in features)
 
 
-HELD_OUT_SETS = 256  #: number of sets on which a random objective is evaluated; the same for every method
+HELD_OUT_SETS = 256  #: on which a random objective is evaluated; the same for every method
 
 
 @lru_cache(maxsize=32)  # of 16 MB, at M = 80
@@ -272,19 +273,19 @@ def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[Mea
     streams = Streams([derive_seed(task.sha256, "held-out measurement sets")])
     stream = MeasurementStream(TrainingData.of(task), design, streams)
     sizes = [min(16, count - start) for start in range(0, count, 16)]
-    # Some q are nearly singular, so their covariance must not be inverted.
+    # Some q to be judged are all but singular: their covariance is not to be inverted.
     return [design.measure(stream.draw(size)[:, 0].clone(), span=True) for size in sizes]
 
 
 class Batch(NamedTuple):
-    """The data of one step for B problems."""
+    """What one step sees of B problems."""
 
     rows: Rows
-    A: Any = None  #: MeasurementSets, for methods that use them
-    Phi_A: Any = None  #: their features [B,M,k], padded
+    A: Any = None  #: MeasurementSets, of a method that has them
+    Phi_A: Any = None  #: their features [B,M,k], filled up
 
     def only(self, place: int) -> Batch:
-        """One problem's part as a batch of one, copied so that its memory alignment does not depend on the others."""
+        """One problem's part, a batch of one: where it lies in memory must not depend on the others."""
         A, Phi_A = self.A, self.Phi_A
         return Batch(
             self.rows.only(place),
@@ -294,23 +295,23 @@ class Batch(NamedTuple):
 
 
 class TaskData(pl.LightningDataModule):
-    """Steps for `Trainer.fit(method, datamodule)`: an epoch is the whole run, and a batch is one step of all problems.
+    """Steps for `Trainer.fit(method, datamodule)`: an epoch is the whole run, a batch one step of all problems.
 
-    `method.data()` returns the one for a method's options. Its state is part of Lightning's checkpoints, so that a
-    resumed run sees the same data as an uninterrupted one.
+    `method.data()` makes the one that fits a method's options. Its state is part of Lightning's checkpoints, so that a
+    run which is taken up in the middle sees what it would have seen.
 
     Args:
-        tasks: one task, or several of equal shape; or their `TrainingData`.
-        seeds: one per task; they alone determine the rows and sets drawn.
-        steps: number of steps.
-        minibatch: number of training rows per step; `full` uses all of them.
-        design: how measurement sets are drawn; None for no sets.
-        fixed_A: features [B,M,k] of one measurement set for all steps; replaces drawn sets.
-        compress: with all rows, whether to replace them by k + 1 rows with the same inner products.
+        tasks: one or several of equal shape, or what a method may see of them.
+        seeds: one per task; rows and sets depend on nothing else.
+        steps: how many.
+        minibatch: rows of the likelihood in each step; `full` (or as many as there are): all of them.
+        design: how measurement sets are drawn; None: there are none.
+        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones.
+        compress: with all rows, whether k + 1 rows of the same inner products may stand for them.
 
     Raises:
         InputError: the tasks' shapes differ, there is not one seed for each, `steps` or `minibatch` is less than 1, or
-            the design needs more distinct training inputs than a task has.
+            the design asks for more distinct training inputs than a task has.
     """
 
     def __init__(
@@ -335,11 +336,11 @@ class TaskData(pl.LightningDataModule):
             design.distinct_inputs(self.problems)
         self._before_chunk = self.streams.state()
 
-    def __str__(self) -> str:  # Lightning's own iterates, which would consume a step
+    def __str__(self) -> str:  # Lightning's own would iterate, and so use up a step
         return f"TaskData({len(self.problems)} problems, step {self.step} of {self.steps})"
 
     def train_dataloader(self) -> TaskData:
-        """Itself: iterating yields the remaining steps."""
+        """Itself: iterating gives the steps that are left."""
         return self
 
     def __len__(self) -> int:
@@ -359,7 +360,7 @@ class TaskData(pl.LightningDataModule):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        # A partly used chunk is drawn again after a restart.
+        # A chunk that is used up lies behind; one that is not is drawn again.
         return {"step": self.step, "streams": self._before_chunk if self.step % CHUNK else self.streams.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -367,7 +368,7 @@ class TaskData(pl.LightningDataModule):
         self.streams.restore(self._before_chunk)
 
     def chunks(self, data: TrainingData) -> Iterator[Batch]:
-        """An endless stream of batches, from the first of the current chunk."""
+        """Batches from the present chunk's first on, without end."""
         n = data.N if self.minibatch == "full" else min(self.minibatch, data.N)
         rows = repeat(Rows.whole(data, self.compress)) if n == data.N else self._minibatches(data, n)
         sets = self._sets(data)
@@ -377,7 +378,7 @@ class TaskData(pl.LightningDataModule):
                 yield Batch(next(rows), *next(sets))
 
     def _sets(self, data: TrainingData) -> Iterator[tuple[Any, ...]]:
-        """Measurement sets with their features; a chunk is drawn when its first set is needed."""
+        """Measurement sets with their features, drawn when a chunk's first is asked for."""
         if self.design is None:
             return repeat(())
         if self.fixed_A is not None:
@@ -387,7 +388,7 @@ class TaskData(pl.LightningDataModule):
         return chain.from_iterable(stream.sets(CHUNK) for _ in count())
 
     def _minibatches(self, data: TrainingData, n: int) -> Iterator[Rows]:
-        """n distinct rows per step, drawn from each problem's own stream."""
+        """n distinct rows a step, drawn from each problem's own stream."""
         scale = (data.N / n / data.noise_variance).sqrt()[:, None, None]
         place, of_all = torch.arange(len(data), device=data.y.device)[:, None], constant(data)
         while True:

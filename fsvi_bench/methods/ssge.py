@@ -31,8 +31,8 @@ class Ssge(FunctionalMethod):
     class Options(FunctionalOptions):
         """S function samples per step; the bandwidth is that of the median rule unless given.
 
-        `injected_noise` is the standard deviation of noise on the function values, as in FBNN (0.01 there). Its square
-        is added to both marginals, like `kl_jitter`.
+        `injected_noise` is the standard deviation of FBNN's (0.01 there), which stands in both marginals as jitter
+        does: it adds its square to `kl_jitter`.
         """
 
         S: Annotated[int, Field(ge=2)] = 100
