@@ -104,7 +104,7 @@ class Regression(NamedTuple):
 
 
 def minibatch_covariance(problem: Regression, dynamics: Dynamics, n: int) -> Float[Tensor, "k k"] | None:
-    """Covariance of w under the stationary law with gradients of n rows drawn independently at each step, in Λ's eigenvectors.
+    """Covariance of w under the stationary law with gradients of n fresh rows per step, in Λ's eigenvectors.
 
     The mean is m, since gradients are unbiased. The covariance solves a discrete Lyapunov equation whose noise depends
     on it, linearly: by the fixed point, which converges if and only if the second moments do. The law is no Gaussian.
