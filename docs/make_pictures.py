@@ -261,7 +261,7 @@ def _reproduction(name: str) -> str:
     look = "\n*This is a quick look at reduced scale, not a result.*\n" if name in QUICK else ""
     lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
     lines += map(_claim, _verdicts(name))
-    table = "\n".join(lines) if len(lines) > 2 else "This reproduction draws a figure and judges no claims."
+    table = "\n".join(lines) if len(lines) > 2 else "This reproduction draws a figure and has no claims."
     return (
         f"\n<!-- test: parse (make pictures runs it) -->\n```sh\n{_command(name)}\n```\n{look}\n"
         f"![Figure of {name}]({name}.png)\n\n{table}\n"

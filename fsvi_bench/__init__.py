@@ -1,6 +1,6 @@
 """fsvi-bench: how close does an inference method get to the exact Bayesian posterior in function space?
 
-The names in `__all__` are the public API. Each is imported on first use, so that `import fsvi_bench` is fast.
+The names in `__all__` are the public API. Each is imported on first use, so `import fsvi_bench` is fast.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def replace_together(folder: Path, others: Mapping[str, bytes | None], mark: str
 
     `mark` is the file that makes a set valid. All new files are written before an old one is touched, so that a full
     disk loses nothing. Then the old mark is removed first and the new one put in place last, so that a mark never
-    stands beside files of two sets.
+    accompanies files of two sets.
 
     Raises:
         InputError: the folder cannot be created or written.
@@ -142,7 +142,7 @@ def read_bounded(path: Path, limit: int, *, follow: bool = False) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise InputError(f"{path} is not a regular file, expected one; replace it")
+                raise InputError(f"{path} is not a regular file; replace it with one")
             content = stream.read(limit + 1)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; expected a readable file") from error

@@ -18,7 +18,7 @@ from typing import NamedTuple
 _PACKAGE = Path(__file__).resolve().parent
 
 
-_NOT_MEANT = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that carry no meaning
+_IGNORED_FIELDS = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that do not affect the code
 
 
 class _Module(NamedTuple):
@@ -29,30 +29,30 @@ class _Module(NamedTuple):
 
 
 @cache
-def meaning_sha256(*roots: str | bytes, leaving_out: tuple[str, ...] = ()) -> str:
+def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = ()) -> str:
     """SHA-256 over the roots and all modules of this package that they import, directly or indirectly.
 
     A package's `__init__` counts if something is imported from it.
 
     Args:
         roots: names of modules of this package, or texts of any Python files.
-        leaving_out: packages whose modules count only as roots.
+        excluding: packages whose modules count only as roots.
 
     Raises:
         ModuleNotFoundError: a root is not a module of this package.
     """
-    return hashlib.sha256(repr(sorted(reached(roots, leaving_out).items())).encode()).hexdigest()
+    return hashlib.sha256(repr(sorted(reached(roots, excluding).items())).encode()).hexdigest()
 
 
-def reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
+def reached(roots: Iterable[str | bytes], excluding: Iterable[str] = ()) -> dict[str, str]:
     """The hashes, by module, that `meaning_sha256` combines; texts are named `<0>`, `<1>`, ..."""
     found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
     named = {root for root in roots if isinstance(root, str)}
     waiting = [*named, *(name for module in found.values() for name in module.imports)]
-    passed_over = tuple(f"{package}." for package in leaving_out)
+    excluded = tuple(f"{package}." for package in excluding)
     while waiting:
         name = waiting.pop()
-        if name not in found and (name in named or not f"{name}.".startswith(passed_over)):
+        if name not in found and (name in named or not f"{name}.".startswith(excluded)):
             found[name] = _module(name)
             waiting += found[name].imports
     return {name: module.sha256 for name, module in found.items()}
@@ -84,7 +84,7 @@ def _module(root: str | bytes) -> _Module:
     if isinstance(root, bytes):
         text, package = root, ""
     elif (path := _path(root)) is None:
-        raise ModuleNotFoundError(f"{root} is no module of {_PACKAGE}", name=root)
+        raise ModuleNotFoundError(f"there is no module {root} in {_PACKAGE}", name=root)
     else:
         text, package = path.read_bytes(), root if path.name == "__init__.py" else root.rpartition(".")[0]
     words: list[str] = []
@@ -127,7 +127,7 @@ def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.Impor
     values = node.__dict__
     for field in node._fields:
         value = values.get(field)
-        if value is None or value == [] or field in _NOT_MEANT:
+        if value is None or value == [] or field in _IGNORED_FIELDS:
             continue
         words.append(field)
         if isinstance(value, ast.AST):

@@ -45,7 +45,7 @@ class TensorFile:
             raise self.error(f"tensor '{missing[0]}' is missing; {names}; add it")
         for name, tensor in self.tensors.items():  # other types are refused by `require_dtype`
             if tensor.dtype == torch.float64 and not bool(torch.isfinite(tensor).all()):
-                raise self.error(f"'{name}' holds NaN or infinity, expected finite numbers; export it again")
+                raise self.error(f"'{name}' contains NaN or infinity, expected finite numbers; export it again")
 
     def require_dtype(self, name: str, dtype: torch.dtype) -> None:
         got = self.tensors[name].dtype
@@ -126,7 +126,7 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
-            raise ValueError(f"tensor '{name}' holds NaN or infinity")
+            raise ValueError(f"tensor '{name}' contains NaN or infinity")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return _in_order(save(contiguous, metadata=dict(metadata)))
 

@@ -1,4 +1,4 @@
-"""What tests need beside Python: absent, they are skipped with a reason, or fail where everything is required (CI)."""
+"""What tests need in addition to Python. Without it, they are skipped with a reason, or fail if it is required (CI)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def early(bare, monkeypatch):
         ("portable", "", PORTABLE),  # an empty word says nothing
     ],
 )
-def test_the_environment_goes_before_what_is_asked_for(monkeypatch, asked, said, taken):
+def test_the_environment_overrides_the_request(monkeypatch, asked, said, taken):
     if said is not None:
         monkeypatch.setenv(KERNELS_VARIABLE, said)
     use_kernels(asked)
@@ -84,7 +84,7 @@ def test_a_switch_that_the_user_has_set_is_kept(monkeypatch):
 
 
 @pytest.mark.usefixtures("bare")
-def test_with_torch_at_work_it_is_too_late_and_nothing_claims_otherwise():
+def test_after_the_import_of_torch_nothing_changes_and_nothing_is_claimed():
     use_kernels("portable")
     assert arithmetic() == {}
 

@@ -22,7 +22,7 @@ f64 = torch.float64
 
 # 1. tests/methods
 @pytest.mark.parametrize("lr", [1.0, 10.0])
-def test_rand_a_that_runs_away_is_noted_not_raised(toy, lr):
+def test_a_divergence_of_rand_a_is_recorded_and_not_raised(toy, lr):
     method = RandA(toy, "full", [0], M=14, lr=lr, minibatch="full", max_steps=300)
     train(method, "cpu")  # raises LinAlgError
     assert int(method.diverged_at[0]) >= 0

@@ -185,5 +185,5 @@ def _numbers(name: str, values: Any) -> Tensor:
         fault = f"'{name}' has type {array.dtype}, expected float64"
         raise InputError(f"{fault}{_why(fault)}; compute it in float64")
     if not np.isfinite(array).all():
-        raise InputError(f"'{name}' holds NaN or infinity, expected finite numbers; fit it again")
+        raise InputError(f"'{name}' contains NaN or infinity, expected finite numbers; fit it again")
     return torch.tensor(np.asarray(array, order="C"))

@@ -73,7 +73,7 @@ def _countable(options: dict[str, Any], method: str) -> dict[str, Any]:
         if isinstance(value, int) and value.bit_length() >= 63:
             got = f"a number of {value.bit_length()} bits"
             raise InputError(
-                f"method {method}, option '{name}': got {got}, expected fewer than 63; choose a smaller number"
+                f"method {method}, option '{name}' is {got}, expected fewer than 63 bits; choose a smaller number"
             )
     return options
 

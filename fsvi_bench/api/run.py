@@ -30,7 +30,7 @@ NAMES = {"dataset": "datasets", "task": "task_files", "method": "methods", "fami
 def run(**options: Any) -> pd.DataFrame:
     """Runs methods on data sets, scores them against the exact posterior, and returns `results` of these cells.
 
-    Runs resume: call it again with the same `out` to compute missing cells. Workers are processes, so that a script
+    Runs resume: call it again with the same `out` to compute missing cells. Workers are processes, so a script
     must call it below `if __name__ == "__main__":`.
 
     Args:

@@ -18,18 +18,18 @@ def score(q: Any, task: Task) -> dict[str, Any]:
     """The scores of `fsvi-bench score --json` as a flat dict. Infinity is a float; None means not applicable.
 
     Nested scores have a dot in their names: `kl_marginals.5`, `coverage.90`, `overconfidence.median`,
-    `joint_predictive_kl_box.10`, and of draws `intervals.kl_moment_matched`, a pair. `overconfidence.quantiles` are 21
-    numbers.
+    `joint_predictive_kl_box.10`, and for draws the pair `intervals.kl_moment_matched`. `overconfidence.quantiles` are
+    21 numbers.
 
     Args:
-        q: a posterior of `fit` or of this package, a pair (mean [k], covariance [k, k]), whatever has `mean` and
-            `covariance`; draws of the weights [n, k], which are samples from n = 10,000 on and particles below; or a
-            dict of function values `f_test` [n, N_test] and `f_box` [n, 1000]. Arrays are NumPy's, torch's or lists, in
-            float64. A singular covariance is allowed; its KL is infinite.
-        task: of `load_task`, `make_task` or `Task.from_gpytorch`.
+        q: a posterior from `fit` or of this package; a pair (mean [k], covariance [k, k]); any object with `mean` and
+            `covariance`; draws of the weights [n, k], which are samples if n ≥ 10,000 and particles otherwise; or a
+            dict of function values `f_test` [n, N_test] and `f_box` [n, 1000]. Arrays are from NumPy or torch, or
+            lists, in float64. A singular covariance is allowed; its KL is infinite.
+        task: from `load_task`, `make_task` or `Task.from_gpytorch`.
 
     Raises:
-        InputError: q is none of these, does not fit the task, or has NaN; one sentence says how to fix it.
+        InputError: q is none of these, does not fit the task, or contains NaN; one sentence says how to fix it.
     """
     problem = require_task(task)
     posterior = posterior_of(q, problem.k)

@@ -334,14 +334,14 @@ class MethodsCheck(Options):
 
 
 class ObjectivesCheck(Options):
-    """Hold a functional objective to what a divergence must satisfy, on random Gaussians; runs the file.
+    """Check a functional objective against the properties of a divergence, on random Gaussians; runs the file.
 
     The function takes float64 tensors mean_q [B,k], scale_tril_q [B,k,k] and Phi_A [B,M,k] and returns [B]: for each
     problem, how far the function values of q at A are from those of the prior N(0, I).
 
     Args:
         function: path/file.py:function.
-        divergence: What it claims to be: kl, or w2 for the squared 2-Wasserstein distance.
+        divergence: The divergence that the function computes: kl, or w2 for the squared 2-Wasserstein distance.
     """
 
     function: Annotated[str, Argument]

@@ -9,12 +9,12 @@ from fsvi_bench.cli.console import show
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.tasks.card import Card, card_names, load_card
-from fsvi_bench.tasks.raw import is_here, load_raw, whereabouts
+from fsvi_bench.tasks.raw import is_here, load_raw, location
 from fsvi_bench.tasks.splits import splits_sha256
 
 
 def datasets_list(options: DatasetsList) -> None:
-    cards = [(card, whereabouts(card, options.data_dir)) for card in _cards()]
+    cards = [(card, location(card, options.data_dir)) for card in _cards()]
     document = [{**card.model_dump(mode="json"), "raw_data": where} for card, where in cards]
     rows = [
         (card.name, card.n, card.D, card.splits.count, f"{card.target.meaning} [{card.target.unit}]", where)
@@ -27,7 +27,7 @@ def datasets_list(options: DatasetsList) -> None:
 def datasets_prepare(options: DatasetsPrepare) -> None:
     for card in _cards(options.names):
         load_raw(card, 0, options.data_dir)
-        print(f"{card.name}: {whereabouts(card, options.data_dir)}")
+        print(f"{card.name}: {location(card, options.data_dir)}")
 
 
 def datasets_verify(options: DatasetsVerify) -> None:

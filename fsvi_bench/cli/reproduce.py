@@ -47,7 +47,7 @@ def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     if compute:
         reproduction.check(options.quick, options.data_dir)
     elif not reproduction.shows_unfinished:
-        raise InputError(f"{name} cannot show stored results without computing; leave --no-compute out")
+        raise InputError(f"{name} cannot show stored results without computing; drop --no-compute")
     executor = LocalExecutor(options.workers or available_cores())
     resources = Resources(choose_device(options.device), executor, options.data_dir)
     require_writable_directory(root, "output folder", "choose another with --out")
@@ -74,7 +74,7 @@ def _show(outcome: Outcome) -> None:
 
 def _summarise(outcome: Outcome, root: Path) -> int:
     """Prints on stderr where the results are and what is missing, and returns the exit status."""
-    # An experiment without parts is recomputed as a whole, so that there is nothing to count.
+    # An experiment without parts is recomputed as a whole, so there is nothing to count.
     parts = outcome.computed + outcome.reused
     counts = f"{outcome.computed} computed, {outcome.reused} reused; " if parts else ""
     stderr.print(f"{counts}results are in {root}")

@@ -30,8 +30,8 @@ def score(options: Score) -> int:
             _score_one(task, posterior, options)
             return 0
     raise InputError(
-        "score needs either --task and --posterior, or --posteriors (with --task-set unless the tasks are official); "
-        "give one of the two pairs"
+        "score needs either --task with --posterior, or --posteriors (with --task-set unless the tasks are official); "
+        "give one of these combinations"
     )
 
 

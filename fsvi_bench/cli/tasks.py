@@ -83,7 +83,7 @@ def _refit_lines(refit: Refit) -> Iterator[str]:
 
 def tasks_verify(options: TasksVerify) -> int:
     use_one_thread()
-    named, farthest, unreadable = _sources(options.tasks), [], 0
+    named, differences, unreadable = _sources(options.tasks), [], 0
     for source in named:
         try:
             task, stored = source.read()
@@ -99,11 +99,13 @@ def tasks_verify(options: TasksVerify) -> int:
         if not wrong:
             against = "certificate holds" if stored else "no stored certificate; limits hold"
             print(f"{source}: {against} (two computations of the posterior agree to {difference:.1e})")
-            farthest.append(difference)
+            differences.append(difference)
     if len(named) > 1:
-        least = f"; the two computations of each posterior agree to {max(farthest):.1e} or better" if farthest else ""
-        print(f"{len(farthest)} of {len(named)} hold{least}")
-    return 2 if unreadable else int(len(farthest) < len(named))
+        least = (
+            f"; the two computations of each posterior agree to {max(differences):.1e} or better" if differences else ""
+        )
+        print(f"{len(differences)} of {len(named)} hold{least}")
+    return 2 if unreadable else int(len(differences) < len(named))
 
 
 def tasks_show(options: TasksShow) -> None:
@@ -161,8 +163,6 @@ def _sources(names: Sequence[str], splits: str | None = None) -> list[Source]:
         )
     if splits is not None:
         if any(name.endswith(".safetensors") or ":" in name for name in tasks):
-            raise InputError(
-                "--splits has no meaning with a task file or a single task; drop --splits or name a data set"
-            )
+            raise InputError("--splits applies to data sets, but a task is one split; drop --splits or name a data set")
         tasks = [f"{name}:{splits}" for name in tasks]
     return [source for name in tasks for source in sources(name)]

@@ -1,8 +1,8 @@
-"""What a functional objective must satisfy, whoever wrote it: checks of f(mean, scale_tril, Phi_A) on random Gaussians.
+"""Checks of a functional objective f(mean, scale_tril, Phi_A): is it a divergence? They use random Gaussians.
 
 An objective is a divergence of the function values of q = N(μ, LLᵀ) at a measurement set A from those of the prior
 N(0, I), where f(A) = Φ_A w. For B problems it takes μ [B,k], L [B,k,k] and Φ_A [B,M,k] in float64, and returns one
-number for each problem, in nats for a KL divergence. Two are known in closed form:
+number for each problem, in nats for a KL divergence. Two divergences have closed forms:
 
     kl  KL(N(Φ_A μ, Φ_A Σ Φ_Aᵀ) ‖ N(0, Φ_A Φ_Aᵀ))                                     (Burt et al. 2020, eq. 6)
     w2  ‖Φ_A μ‖² + tr Φ_A(Σ + I)Φ_Aᵀ − 2 tr((Φ_AΦ_Aᵀ)^½ Φ_AΣΦ_Aᵀ (Φ_AΦ_Aᵀ)^½)^½         (Gelbrich 1990), W₂ squared;
@@ -78,9 +78,9 @@ def prior(of: Case) -> Case:
 
 @dataclass(frozen=True)
 class Objective:
-    """A function and the divergence that it claims to be.
+    """A function and the divergence that it should compute.
 
-    Calling it checks the form of what the function returns.
+    Calling it checks the type and shape of the function's result.
     """
 
     function: ObjectiveFunction
@@ -99,10 +99,10 @@ class Objective:
         return values
 
     def gradients(self, at: Case) -> tuple[Tensor, Tensor]:
-        """In the mean and in the lower triangle of the factor.
+        """Gradients with respect to the mean and the lower triangle of the factor.
 
         Raises:
-            Failed: the value does not depend on one of them, as far as autograd knows.
+            Failed: autograd finds no dependence on one of them.
         """
         leaves = at.mean.clone().requires_grad_(), at.tril.clone().requires_grad_()
         total = self(Case(*leaves, at.Phi_A)).sum()
@@ -119,12 +119,12 @@ class Objective:
 
 
 def form(objective: Objective) -> None:
-    """One finite float64 number per problem, the same when asked again."""
+    """One finite float64 number per problem, the same in a second call."""
     for at in cases():
         if not torch.equal(first := objective(at), again := objective(at)):
             raise Failed(
-                f"called twice at {at}, it differs by {_apart(first, again):.1e}; an objective is a function: fix the "
-                "random numbers that it estimates with, or compute the expectation"
+                f"called twice at {at}, it differs by {_apart(first, again):.1e}; an objective must be deterministic: "
+                "use fixed random numbers, or compute the expectation"
             )
 
 
@@ -135,8 +135,8 @@ def each_problem_alone(objective: Objective) -> None:
         alone = torch.cat([objective(at.only(problem)) for problem in range(B)])
         if (error := _apart(alone, together)) > TOLERANCE:
             raise Failed(
-                f"at {at} a problem alone differs from itself in a batch by {error:.1e}; keep the leading axis out of "
-                "every sum, product and reshape"
+                f"at {at} the value of a problem alone differs from its value in a batch by {error:.1e}; keep the "
+                "leading axis out of every sum, product and reshape"
             )
 
 
@@ -159,7 +159,7 @@ _NOT_SQUARED = "; the root of W₂² has no gradient there: return W₂²"
 
 
 def never_negative(objective: Objective) -> None:
-    """No divergence is negative: for one weight over a grid of means and variances, and for wide random Gaussians."""
+    """No value is negative: for one weight over a grid of means and variances, and for wide random Gaussians."""
     means, scales = torch.meshgrid(*map(torch.tensor, ([0.0, 0.3, 2.0], [0.1, 0.5**0.5, 0.9, 1.1, 4.0])), indexing="ij")
     grid = Case(means.reshape(-1, 1).double(), scales.reshape(-1, 1, 1).double(), torch.ones(15, 1, 1).double())
     for at in (grid, *(case(k, M, seed, 2.0) for k, M in ((1, 1), (4, 2), (6, 3)) for seed in range(8))):
@@ -171,24 +171,24 @@ def never_negative(objective: Objective) -> None:
                 mean, scale = float(at.mean[problem]), float(at.tril[problem])
                 where = f"for one weight with mean {mean:.2g} and variance {scale**2:.2g}"
             raise Failed(
-                f"it is {float(values[problem]):.3g} {where}, and no divergence is negative; a logarithm with a wrong "
-                "factor or sign does this"
+                f"it is {float(values[problem]):.3g} {where}, expected 0 or more; a likely cause is a logarithm with a "
+                "wrong factor or sign"
             )
 
 
 def order_of_inputs(objective: Objective) -> None:
-    """A measurement set is a set."""
+    """The order of the inputs in a measurement set has no effect."""
     for at in cases():
         turned = at._replace(Phi_A=at.Phi_A.flip(-2))
         if (error := _apart(objective(turned), objective(at))) > TOLERANCE:
             raise Failed(
-                f"with its inputs in another order it changes by {error:.1e} ({at}); a reshape or a missing transpose "
-                "mixes the axes of inputs, or makes a covariance asymmetric"
+                f"reordering the inputs changes it by {error:.1e} ({at}); likely causes are a reshape that mixes axes, "
+                "or a missing transpose that makes a covariance asymmetric"
             )
 
 
 def function_values_only(objective: Objective) -> None:
-    """What A does not see does not count: neither the basis of the weights, nor q outside the row space of Φ_A."""
+    """The value depends neither on the basis of the weights, nor on q outside the row space of Φ_A."""
     for at in cases():
         expected, k = objective(at), at.mean.shape[-1]
         rotation = torch.linalg.qr(case(k, k, 1).Phi_A).Q
@@ -198,7 +198,7 @@ def function_values_only(objective: Objective) -> None:
         if (error := _apart(objective(rotated), expected)) > TOLERANCE:
             raise Failed(
                 f"in another orthonormal basis of the weights it changes by {error:.1e} ({at}), although no function "
-                "value does; a reshape that scrambles variances, or a covariance taken as diagonal, does this"
+                "value does; likely causes are a reshape that scrambles variances, or a covariance treated as diagonal"
             )
         unseen = identity(k, at.tril) - torch.linalg.pinv(at.Phi_A) @ at.Phi_A
         # L + U L for a projector U onto what A does not see: Φ_A (I + U) L = Φ_A L.
@@ -208,13 +208,13 @@ def function_values_only(objective: Objective) -> None:
         )
         if (error := _apart(objective(moved), expected)) > TOLERANCE:
             raise Failed(
-                f"moving q where A does not see it changes it by {error:.1e} ({at}); a divergence of the weights is "
-                "part of it"
+                f"moving q in directions that A does not see changes it by {error:.1e} ({at}); a likely cause is "
+                "a divergence of the weights in the sum"
             )
 
 
 def closed_form(objective: Objective) -> None:
-    """It is the divergence that it claims to be."""
+    """The value equals the closed form of the divergence."""
     _require_equal(objective, _KNOWN[objective.divergence], "the closed form", tuple(cases()))
 
 
@@ -233,12 +233,12 @@ def weight_space_kl(objective: Objective) -> str | None:
     try:
         error = _apart(objective(many), gaussian_kl_standard_normal(many.mean, many.tril))
     except (Failed, RuntimeError):
-        return "with more inputs than weights it has no value: it needs a row space, a pseudo-inverse or jitter there"
+        return "with more inputs than weights it fails: use the row space, a pseudo-inverse or jitter there"
     return f"with more inputs than weights it is {error:.1e} from the KL of the weights" if error > TOLERANCE else None
 
 
 def gradients(objective: Objective) -> None:
-    """Those of autograd are those of central differences, along random directions of μ and L."""
+    """Gradients of autograd agree with central differences, along random directions of μ and L."""
     step = 1e-5
     for at in (case(1, 1, 3), case(6, 3, 3), case(5, 5, 3)):
         along = case(at.mean.shape[-1], 1, 4)
@@ -250,11 +250,11 @@ def gradients(objective: Objective) -> None:
             if not (error := _apart(got.detach(), expected)) <= GRADIENT:
                 raise Failed(
                     f"its gradient in {'mean_q' if name == 'mean' else 'scale_tril_q'} is {error:.1e} from central "
-                    f"differences ({at}); a detached term or a wrong hand-made backward does this"
+                    f"differences ({at}); likely causes are a detached term or a wrong hand-written backward"
                 )
 
 
-#: By the names that reports have for them.
+#: The checks by their names in reports.
 OBJECTIVE_CHECKS: Mapping[str, Callable[[Objective], str | None]] = {
     "returns one number per problem": form,
     "treats each problem alone": each_problem_alone,
@@ -272,7 +272,7 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
     """Runs every check on f(mean_q [B,k], scale_tril_q [B,k,k], Phi_A [B,M,k]) -> [B].
 
     Args:
-        divergence: what it claims to be: `kl`, or `w2` for the squared 2-Wasserstein distance.
+        divergence: the expected divergence: `kl`, or `w2` for the squared 2-Wasserstein distance.
 
     Raises:
         InputError: there is no such divergence.
@@ -289,7 +289,7 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
     return Report(name, tuple(findings), "see fsvi_bench.conformance.objectives for the rules")
 
 
-# --- What it could be instead -----------------------------------------------------------------------------------------
+# --- Known mistakes ---------------------------------------------------------------------------------------------------
 
 
 def _kl(at: Case) -> PerProblem:
@@ -307,7 +307,7 @@ def _at_inputs(at: Case) -> tuple[Vector, Matrix]:
 
 
 def _log_ratio(at: Case) -> PerProblem:
-    """log det of the prior's covariance at A over q's."""
+    """log det of the prior's covariance at A minus that of q's."""
     return 2 * _kl(at) - _squares(at)
 
 
@@ -350,7 +350,7 @@ def _marginal_w2_squared(at: Case) -> PerProblem:
 
 _KNOWN: Mapping[Divergence, Callable[[Case], PerProblem]] = {"kl": _kl, "w2": _w2_squared}
 
-#: Mistakes seen in published code and their like, each with a formula to recognise it by.
+#: Mistakes seen in published code, and similar ones, each with the formula that identifies it.
 _MISTAKES: Mapping[Divergence, Mapping[str, Callable[[Case], PerProblem]]] = {
     "kl": {
         "twice the KL divergence: a part is added twice": lambda at: 2 * _kl(at),
@@ -395,7 +395,7 @@ def _require_equal(
         worst = max(range(len(at)), key=lambda place: _apart(got[place], formula(at[place])))
         expected = formula(at[worst])
         seen = next(
-            (f"; it is {told}" for told, f in _MISTAKES[objective.divergence].items() if _agree(got, at, f)), ""
+            (f"; it is {mistake}" for mistake, f in _MISTAKES[objective.divergence].items() if _agree(got, at, f)), ""
         )
     problem = int((got[worst] - expected).abs().argmax())
     raise Failed(

@@ -228,7 +228,7 @@ def _signed_result(path: Path, root: Path, signed: bool) -> tuple[Result, str | 
     except ValidationError as error:
         raise _Stale(f"its result cannot be read ({invalid_field(error)})") from error
     if result.text() != content:  # duplicate keys or numbers out of range, which parsers read differently
-        raise _Stale("its result has been changed after `verify` wrote it")
+        raise _Stale("its result was changed after `verify` wrote it")
     return result, who
 
 

@@ -1,6 +1,6 @@
 """Editions of a leaderboard: the data sets, and the secret from which the ranked tasks and seeds are derived.
 
-While an edition is open, only its maintainer has the secret, so that nobody can tune to the ranked tasks. Its SHA-256
+While an edition is open, only its maintainer has the secret, so nobody can tune to the ranked tasks. Its SHA-256
 is published from the start, and the secret itself when the edition closes: then anyone can regenerate every task and
 score.
 """

@@ -38,7 +38,7 @@ _ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
 
 
 @cache
-def _twins() -> Mapping[str, str]:
+def _look_alikes() -> Mapping[str, str]:
     """Character -> representative of all that look like it (Unicode confusables, UTS 39), in ASCII if possible."""
     from confusable_homoglyphs.confusables import confusables_data
 
@@ -52,8 +52,8 @@ def skeleton(title: str) -> str:
     """The appearance of a title: titles with equal skeletons can be confused by a reader."""
     decomposed = unicodedata.normalize("NFKD", title)
     letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
-    twins = "".join(_twins().get(each, each) for each in letters)
-    return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
+    plain = "".join(_look_alikes().get(each, each) for each in letters)
+    return plain.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:

@@ -3,7 +3,7 @@
 Each is a variation of an official task: a new random 80 % of the data set's rows for training, new inducing points from
 the training inputs, and the lengthscales, outputscale and noise of an official task, each changed by up to 25 %. The
 first three tasks of a data set have its real targets. The targets of the last two are drawn from the model of the task,
-w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so that the model is exactly right for them.
+w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so the model is exactly right for them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def runs(edition: Edition) -> list[tuple[Place, int]]:
     found: list[tuple[Place, int]] = []
     for dataset in edition.datasets:
         if not (splits := official_splits(dataset)):
-            raise InputError(f"edition {edition.name}: '{dataset}' has no official tasks; leave it out")
+            raise InputError(f"edition {edition.name}: '{dataset}' has no official tasks; remove it from the edition")
         found += [(Place("ranked", dataset, number), seed) for number in range(TASKS) for seed in range(edition.seeds)]
         found += [(Place("official", dataset, split), 0) for split in OFFICIAL_SPLITS if split in splits]
     return found
@@ -82,7 +82,9 @@ def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: P
         stream = partial(secret.stream, "task", edition.name, place.dataset, place.number, counter)
         with suppress(TaskRefused):
             return _draw(place.number, official, raw, stream), counter
-    raise TaskRefused(f"none of {ATTEMPTS} draws of {place.name} could be certified; leave its data set out")
+    raise TaskRefused(
+        f"none of {ATTEMPTS} draws of {place.name} could be certified; remove its data set from the edition"
+    )
 
 
 def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Task:

@@ -1,12 +1,12 @@
 """Ranking of entries: within each ranked task and seed, averaged over these, and then over data sets.
 
-Scores within `TIE` nats of the smallest in a group are tied and share the mean of their ranks, so that adding a little
+Scores within `TIE` nats of the smallest in a group are tied and share the mean of their ranks, so adding a little
 noise to a copied method, or removing it, gains nothing. Runs that diverged, failed or lack the score come last. The
 rank of an entry depends on the other entries; read the scores as well.
 
 Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
 spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of
-differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so that a ratio of
+differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so a ratio of
 ten or more counts as ten, even if a score is infinite. Scores below `TIE` count as `TIE`, since ranks do not
 distinguish them either. The number for a data set is the mean over its runs; Wilcoxon's signed-rank test on these
 means, with the data set as the unit, tests whether a is closer than b over data sets.
@@ -116,7 +116,7 @@ def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.r
     by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
     bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
     least = critical_difference(scores.shape[1], len(ranked))
-    told_apart = zip(bootstrap.intervals(), tie_groups(bootstrap, least=least), strict=True)
+    spans = zip(bootstrap.intervals(), tie_groups(bootstrap, least=least), strict=True)
     by_dataset, medians = ranks.groupby("dataset").mean(), scores.groupby("dataset").median()
     counted, suspicion = runs.query("kind == 'ranked' and dataset in @ranked"), outliers(runs, score)
     lines = [
@@ -128,15 +128,15 @@ def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.r
             group=group if len(ranked) >= FEWEST_DATASETS else None,
             ranks=by_dataset[name].to_dict(),
             scores=medians[name].to_dict(),
-            **_beside(counted[counted["entry"] == name]),
+            **_other_fields(counted[counted["entry"] == name]),
             suspicion=suspicion.get(name),
         )
-        for name, mean_rank, (interval, group) in zip(map(str, scores), bootstrap.mean_rank, told_apart, strict=True)
+        for name, mean_rank, (interval, group) in zip(map(str, scores), bootstrap.mean_rank, spans, strict=True)
     ]
     return sorted(lines, key=attrgetter("mean_rank", "name"))
 
 
-def _beside(runs: pd.DataFrame) -> dict[str, Any]:
+def _other_fields(runs: pd.DataFrame) -> dict[str, Any]:
     """The fields of a line other than ranks. Distances of runs without scores are infinite."""
     scores: pd.DataFrame = runs[list(MEDIANS)].astype(float).fillna(dict.fromkeys(DISTANCES, math.inf))
     return {
@@ -150,7 +150,7 @@ def _beside(runs: pd.DataFrame) -> dict[str, Any]:
 def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
     """Entries whose official scores exceed their ranked ones by far more than for other entries, as log10 ratios.
 
-    The official tasks are public, so that a method could contain their answers. The gain of an entry is the median over
+    The official tasks are public, so a method could contain their answers. The gain of an entry is the median over
     data sets of log10(ranked/official); an outlier has more than ten times the median gain of the other entries.
     """
     ranked, official = (score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))

@@ -1,7 +1,7 @@
 """`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores its posteriors.
 
 No number of the board comes from the entry: tasks and seeds come from the edition's secret, and scores and seconds are
-measured here. Finished runs are stored in the leaderboard's `.verifying/`, so that a rerun of the command resumes;
+measured here. Finished runs are stored in the leaderboard's `.verifying/`, so a rerun of the command resumes;
 failed runs are repeated.
 """
 
@@ -117,7 +117,7 @@ def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _identity(entry: Entry, verification: Verification) -> str:
     """Identifies everything that determines the numbers of a cell, so that no other verification reuses it.
 
-    It is derived from the secret, if there is one, so that nobody else can forge finished runs.
+    It is derived from the secret, if there is one, so nobody else can forge finished runs.
     """
     limits, versions = vars(verification.limits), _here() | {"started": None}
     own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]

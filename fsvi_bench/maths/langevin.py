@@ -1,6 +1,6 @@
 """The stationary law of Langevin samplers with a constant step, on a Gaussian N(m, Λ⁻¹) (U = −log density).
 
-Steps are told as a share h of the largest stable one; λ is an eigenvalue of Λ.
+Steps are given as a fraction h of the largest stable step; λ is an eigenvalue of Λ.
 
 * Unadjusted Langevin (Welling and Teh 2011): w ← w − (ε/2)∇U + √ε ξ, stable for ελ < 4; ε = 4h/λ_max. With
   a = 1 − ελ/2 the variance along an eigenvector obeys s = a²s + ε, so s = ε/(1 − a²) = 1/(λ(1 − ελ/4)).
@@ -104,7 +104,7 @@ class Regression(NamedTuple):
 
 
 def minibatch_covariance(problem: Regression, dynamics: Dynamics, n: int) -> Float[Tensor, "k k"] | None:
-    """Covariance of w under the stationary law with gradients of n rows drawn anew at each step, in Λ's eigenvectors.
+    """Covariance of w under the stationary law with gradients of n fresh rows per step, in Λ's eigenvectors.
 
     The mean is m, since gradients are unbiased. The covariance solves a discrete Lyapunov equation whose noise depends
     on it, linearly: by the fixed point, which converges if and only if the second moments do. The law is no Gaussian.

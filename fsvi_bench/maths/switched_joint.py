@@ -1,7 +1,7 @@
 """Joint predictive densities of linear models with independent weights that may be zero, by sequential Monte Carlo.
 
-y = Φw + σz for τ targets at once, w_i = 0 or N(mean_i, scale_i²): a mixture of 2ᵏ Gaussians in τ dimensions, which
-nothing adds up. Weights are drawn one after the other, given y. Those still to come are taken for Gaussians with their
+y = Φw + σz for τ targets at once, w_i = 0 or N(mean_i, scale_i²): a mixture of 2ᵏ Gaussians in τ dimensions, too
+many to add up. Weights are drawn one after the other, given y. Those still to come are taken for Gaussians with their
 own moments, which gives each draw's proposal in closed form, and the ratio of the true factor to the Gaussian one is
 the draw's importance weight (Doucet and Johansen 2009, §3.4, with a look-ahead as in Lin, Chen and Liu 2013).
 """
@@ -29,14 +29,14 @@ def log_density_ratio(
 ) -> Float[Tensor, "R groups"]:
     """log of estimates of q(y)/g(y), g the Gaussian with q's moments: for each y one of each independent group.
 
-    The estimates of the ratio are unbiased, so that their logarithms are too small by about half their variance.
+    The estimates of the ratio are unbiased, so their logarithms are too small by about half their variance.
     """
     sigma = noise_variance.sqrt()
     p, off, mean, scale = q.retain_probability, q.drop_probability, q.mean, q.scale
     centre = p * mean
     variance = p * (scale.square() + off * mean.square())
     Phi = Phi / sigma
-    # Large effects first: what is left to come is then smooth beside the noise.
+    # Large effects first: the rest of the sum is then smooth compared with the noise.
     order = (variance * Phi.square().sum(0)).argsort(descending=True, stable=True)
     covariance = identity(len(Phi), Phi) + (Phi * variance) @ Phi.mT
     r = (y / sigma - Phi @ centre)[:, None, None, :].expand(-1, groups, size, -1).clone()

@@ -53,7 +53,7 @@ def expected_norm(offset: Float[Tensor, "n d"], covariance: Float[Tensor, "d d"]
 
     With Q = ‖δ + Z‖²: E√Q = (1/2√π) ∫₀^∞ (1 − E e^(−tQ)) t^(−3/2) dt, and E e^(−tQ) = Π_i (1 + 2tλ_i)^(−½)
     exp(−tδ_i²/(1 + 2tλ_i)) along the axes of C, whose variances are λ_i. With t = e^u the integrand is analytic in a
-    strip around the real line, so that the trapezoidal rule converges geometrically.
+    strip around the real line, so the trapezoidal rule converges geometrically.
     """
     variances, squares = _principal(offset, covariance)
     size = variances.sum() + squares.sum(-1).mean()  # E Q, averaged over the offsets

@@ -1,4 +1,4 @@
-"""What every inference method is: a LightningModule over B independent problems, trained side by side."""
+"""The base class of all inference methods: a LightningModule over B independent problems, trained side by side."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class MethodOptions(BaseModel):
 
     @property
     def design(self) -> MeasurementDesign | None:
-        """How measurement sets are drawn; None: there are none."""
+        """How measurement sets are drawn; None for a method without them."""
         return None
 
     def rows(self, N: int) -> int:
-        """How many of N training rows the likelihood sees in one step."""
+        """Number of training rows per step, of N in all."""
         return N
 
 
 class StepOptions(MethodOptions):
     """Settings of steps along gradients of the likelihood.
 
-    `minibatch` is how many training rows the likelihood sees in one step; all, if there are fewer.
+    `minibatch` is the number of training rows per step; all rows, if there are fewer.
     """
 
     minibatch: PositiveInt | Literal["full"] = 80
@@ -59,14 +59,14 @@ class StepOptions(MethodOptions):
 
 
 class AdamOptions(StepOptions):
-    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one."""
+    """Settings of Adam. Burt et al. (2020) state a learning rate only for their toy problem: 0.01, the default here."""
 
     lr: PositiveFloat = 0.01
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     averaging: AveragedShare = 0.0
 
     def decay(self, step: int) -> float:
-        """The learning rate at a step over the first one's."""
+        """The learning rate at a step, relative to the first step's."""
         remaining = 1 - step / self.max_steps
         if self.lr_schedule == "cosine":
             return 0.5 * (1 - math.cos(math.pi * remaining))
@@ -78,8 +78,8 @@ class ExactLimit:
     """Settings under which a method claims to reach the best member of its family.
 
     Args:
-        settings: options on top of the defaults, `max_steps` and `M` among them.
-        tolerance: how many nats above the optimum of KL(q ‖ P_D) it ends at most, on each toy task (k = 20, N = 40).
+        settings: options that override the defaults, including `max_steps` and `M`.
+        tolerance: largest final KL(q ‖ P_D) above its optimum, in nats, on each toy task (k = 20, N = 40).
             The optimum is 0 for `full`, and EXACT-FFG's KL for `ffg`.
     """
 
@@ -88,53 +88,53 @@ class ExactLimit:
 
 
 class Optimum(NamedTuple):
-    """What an objective asks for, apart from what an optimiser made of it."""
+    """The optimum of an objective, regardless of the optimiser."""
 
-    value: float  #: the least known value of the objective, as `Method.objective` gives it
-    kl: float | None  #: KL(q* ‖ P_D) there; infinite where q* is singular, None where it is not known
+    value: float  #: the least known value of `Method.objective`
+    kl: float | None  #: KL(q* ‖ P_D) there; infinite if q* is singular, None if unknown
 
 
 def _fault(error: ValidationError, known: Iterable[str]) -> str:
-    """What is wrong with settings, to go after a method's name."""
+    """What is wrong with the settings: the part of an error that follows the method's name."""
     first = error.errors()[0]
-    if not first["loc"]:  # they contradict each other
+    if not first["loc"]:  # the error is about several settings together
         return f": {first['ctx']['error']}"
     name, own = str(first["loc"][0]), ", ".join(known) or "none"
     if first["type"] == "extra_forbidden":
         return f", option {quoted(name)}: there is no such option; {did_you_mean(name, known)}its options: {own}"
-    # An option that may be a number or a word is told what is wrong with it as either.
+    # An option that may be a number or a word has an error for each; both are reported.
     wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
     return f", option '{name}': got {first['input']!r}, {plain_demands(wrong)}; its options: {own}"
 
 
 class Method(pl.LightningModule, ABC):
-    """B problems side by side; no problem's result may depend on which others share the batch.
+    """An inference method for B problems side by side. No result may depend on the other problems in the batch.
 
-    A method that descends a loss implements `loss`, one number per problem, and starts from `initial()`; Adam, rows,
-    measurement sets, averaging and divergence come with options of these names (`AdamOptions`, `MeasurementOptions`).
-    One that has a formula implements `solve`. Settings are fields of a nested `Options(MethodOptions)`, set by
-    `--set name=value`; one called `max_steps` is set by `--max-steps`, one called `M` by `--measurement-points`.
-    `fsvi-bench methods check` holds a method to all of this.
+    A method that minimises a loss implements `loss`, one number per problem, and starts from `initial()`. Adam,
+    minibatches, measurement sets and averaging come with its options (`AdamOptions`, `MeasurementOptions`).
+    A method with a closed form implements `solve`. Settings are fields of a nested `Options(MethodOptions)`, set by
+    `--set name=value`; `max_steps` is set by `--max-steps`, and `M` by `--measurement-points`.
+    `fsvi-bench methods check` checks that a method follows these rules.
 
     Args:
-        tasks: one or several of equal shape, or what a method may see of them.
+        tasks: one task, or several of equal shape; or their `TrainingData`.
         family: the posterior's family, one of `families`.
-        seeds: one per task, from which all that is drawn derives.
-        options: checked options, in place of `changes` on top of the defaults of `Options`.
+        seeds: one per task; all random numbers derive from them.
+        options: validated options; replaces `changes`.
 
     Raises:
-        InputError: no tasks, a family or an option that the method does not have, or not one seed per task.
+        InputError: there are no tasks, the method lacks the family or an option, or there is not one seed per task.
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     options: Any
-    q: Any  #: `initial()`, as it moves; of a method that trains
-    average: Any  #: the mean of its iterates, where they are averaged
-    diverged_at: Int[Tensor, " B"]  #: the step at which a problem's loss was no number any more, −1 where it always was
+    q: Any  #: `initial()` and its current parameters, for methods that train
+    average: Any  #: the mean of the iterates, if they are averaged
+    diverged_at: Int[Tensor, " B"]  #: the first step with a loss that is not finite, by problem; −1 if there is none
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
-    deterministic: ClassVar[bool] = False  #: True: nothing is drawn; one cell whatever the seeds say
-    #: By family: where the method's own optimum is the exact posterior (`full`) or its best factorised approximation
-    #: (`ffg`), as where its measurement set sees every weight. Left empty, it claims no such thing.
+    deterministic: ClassVar[bool] = False  #: True: nothing is drawn, so there is one cell whatever the seeds
+    #: By family: settings under which the method's optimum is the exact posterior (`full`) or its best factorised
+    #: approximation (`ffg`), for example because its measurement set determines every weight. Empty: no claim.
     exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {}
 
     def __init__(
@@ -185,35 +185,35 @@ class Method(pl.LightningModule, ABC):
     # --- What a method says -------------------------------------------------------------------------------------------
 
     def initial(self) -> TrainablePosterior:
-        """q at its start, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
+        """The initial q, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
         return TrainableGaussian(self.family, len(self.problems), self.problems.k)
 
     def loss(self, q: Any, batch: Batch) -> Float[Tensor, " B"]:
-        """What is minimised, one number per problem, in nats; `q` is what calling `initial()` gives.
+        """The loss to minimise, one number per problem, in nats; `q` is the result of calling `initial()`.
 
-        In evaluation mode (`self.training` is False) nothing is drawn: it is then the objective itself.
+        In evaluation mode (`self.training` is False) it draws nothing and is the objective itself.
         """
         raise NotImplementedError
 
     def solve(self, problem: TrainingData) -> Posterior:
-        """The posterior of one problem, with a leading axis of 1, where there is a formula for it."""
+        """The posterior of one problem in closed form, with a leading axis of 1."""
         raise NotImplementedError
 
     def details(self) -> Sequence[Mapping[str, float] | None]:
-        """For each problem, numbers of the method's own that its record should hold, such as a sparsity, or None."""
+        """For each problem, additional numbers for its record, such as a sparsity, or None."""
         return [None] * len(self.problems)
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
-        """For each problem's task, what the objective asks for; None where that is not known."""
+        """For each problem's task, the optimum of the objective; None if unknown."""
         return [self.optimum(place, task) for place, task in enumerate(tasks)]
 
     def optimum(self, place: int, task: Task) -> Optimum | None:
-        """The same for one problem, where problems need not be looked at together."""
+        """The same for one problem, for methods that compute optima one by one."""
         return None
 
     @classmethod
     def check(cls, options: MethodOptions, problem: TrainingData) -> None:
-        """Called with every problem, as a batch of one, before anything is trained.
+        """Checks the settings against one problem, as a batch of one; called for every problem before training.
 
         Raises:
             InputError: the settings do not fit the problem.
@@ -223,16 +223,16 @@ class Method(pl.LightningModule, ABC):
 
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
-        """Whether nothing is drawn under these options, so that there is one cell whatever the seeds say.
+        """Whether nothing is drawn under these options, so there is one cell whatever the seeds say.
 
-        It says nothing about training: gradients of the full batch are deterministic, too. See `trains`.
+        This does not mean that nothing is trained: full-batch gradients are deterministic, too. See `trains`.
         """
         return cls.deterministic
 
-    # --- What Lightning asks for --------------------------------------------------------------------------------------
+    # --- Lightning's interface ----------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Lightning's hook, at the start of a fit.
+        """Lightning's hook at the start of a fit.
 
         Raises:
             InputError: the Trainer clips one norm over several problems, skips steps, or lowers the precision.
@@ -254,7 +254,7 @@ class Method(pl.LightningModule, ABC):
             )
 
     def data(self) -> TaskData:
-        """The steps that the options ask for: `Trainer(max_epochs=1).fit(method, datamodule=method.data())`."""
+        """The steps according to the options: `Trainer(max_epochs=1).fit(method, datamodule=method.data())`."""
         return self._data()
 
     def _data(self, **changes: Any) -> TaskData:
@@ -263,7 +263,7 @@ class Method(pl.LightningModule, ABC):
         return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=n, design=design, **changes)
 
     def configure_optimizers(self) -> Any:
-        """Adam (Kingma and Ba 2015), elementwise and therefore each problem by itself.
+        """Adam (Kingma and Ba 2015). It is elementwise, so problems do not affect each other.
 
         Raises:
             InputError: there is nothing to train.
@@ -278,11 +278,11 @@ class Method(pl.LightningModule, ABC):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """Averages iterates where the options say so, and ends when nothing is left to do."""
+        """Averages iterates if the options say so, and ends training when no problem can change any more."""
         return [Averaging(), EarlyEnd()] if getattr(self.options, "averaging", 0.0) else [EarlyEnd()]
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Lightning's hook, for speed: PyTorch's own way costs a twentieth of a step."""
+        """Lightning's hook, overridden for speed: PyTorch's own `zero_grad` takes a twentieth of a step."""
         for parameter in self.q.parameters():
             parameter.grad = None
 
@@ -295,10 +295,10 @@ class Method(pl.LightningModule, ABC):
         return losses.sum()
 
     def note(self, losses: Float[Tensor, " B"], logged: Float[Tensor, " B"] | None = None) -> None:
-        """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU).
+        """Counts a step, and records which losses were not finite (without a synchronisation on a GPU).
 
         Args:
-            logged: what goes to the log in place of the losses.
+            logged: values to log in place of the losses.
         """
         losses = losses.to(self.diverged_at.device)
         if losses.device.type != "cpu" or not math.isfinite(float(losses.sum())):
@@ -308,15 +308,15 @@ class Method(pl.LightningModule, ABC):
             self.log("loss", (losses if logged is None else logged).mean(), batch_size=len(losses))
 
     def is_logged(self, step: int) -> bool:
-        """Whether a logger looks after this many steps: a call of `log` costs a tenth of a step."""
+        """Whether the loss is logged at this step: a call of `log` takes a tenth of a step."""
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         return every > 0 and step % every == 0
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook. A Trainer that ends by its own `max_steps` calls the epoch done; a run is not, before its
-        last step."""
+        """Lightning's hook. A Trainer stopped by its own `max_steps` marks the epoch as done, although the run may have
+        steps left."""
         unfinished = checkpoint["state_dict"]["_extra_state"]["steps_done"] < self.num_steps
-        if unfinished and "loops" in checkpoint:  # which a checkpoint of weights alone has not
+        if unfinished and "loops" in checkpoint:  # absent from checkpoints of weights only
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"].update(processed=0, completed=0)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -326,28 +326,28 @@ class Method(pl.LightningModule, ABC):
         self.steps_done = state["steps_done"]
         self.streams.restore(state["streams"])
 
-    # --- What a run asks for ------------------------------------------------------------------------------------------
+    # --- The interface to runs ----------------------------------------------------------------------------------------
 
     @property
     def num_steps(self) -> int:
-        """How many steps the whole training takes; 1 for a formula, which has no trace and no posterior before it."""
+        """Number of training steps; 1 for a closed form, which has no trace and no earlier posterior."""
         return int(getattr(self.options, "max_steps", 1)) if self.trains else 1
 
     @property
     def trains(self) -> bool:
-        """Whether there is a way to the posterior that can be looked at, in place of a formula."""
+        """Whether the method trains in steps, rather than by a closed form."""
         return type(self).solve is Method.solve
 
     @property
     def rows_per_step(self) -> int:
-        """Rows of the likelihood in each step."""
+        """Number of training rows per step."""
         return int(self.options.rows(self.problems.N))
 
     @cached_property
     def solved(self) -> Any:
-        """All problems' formulas, one by one on copies: how LAPACK rounds must not depend on the batch.
+        """The closed forms of all problems, one by one on copies: LAPACK's rounding must not depend on the batch.
 
-        A problem whose targets are no numbers has NaN for a solution, which names it as diverged and spares the others.
+        A problem whose targets are not finite gets a NaN solution and counts as diverged; the others are unaffected.
         """
         return concatenate([self._solve_one(self.problems.only(b)) for b in range(len(self.problems))])
 
@@ -355,12 +355,12 @@ class Method(pl.LightningModule, ABC):
         if bool(problem.y.isfinite().all()):
             return self.solve(problem)
         solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
-        # A factor stays lower triangular: it is no number, not malformed.
+        # A factor stays lower triangular: its entries are NaN, but its form is valid.
         nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
         return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)
 
     def posterior(self) -> Any:
-        """The current approximation, with a leading axis of B problems; of averaged iterates once there are any."""
+        """The current approximation, with a leading axis of B problems; from averaged iterates once there are any."""
         return self._moving().posterior() if self.trains else self.solved
 
     def _moving(self) -> Any:
@@ -368,7 +368,7 @@ class Method(pl.LightningModule, ABC):
         return self.average.module if averaged else self.q
 
     def terms(self, place: int) -> Any:
-        """One problem's q as `loss` takes it, a batch of one, on the CPU."""
+        """One problem's q as an argument for `loss`: a batch of one, on the CPU."""
         if self.trains:
             terms = self._moving().only(place)()
             return type(terms)(*(tensor.cpu() for tensor in terms))
@@ -377,10 +377,10 @@ class Method(pl.LightningModule, ABC):
 
     @torch.no_grad()
     def objective(self, place: int, task: Task, sets: int = HELD_OUT_SETS, q: Any = None) -> float:
-        """The loss in nats at one problem's q: all training rows, closed forms in place of samples, and where
-        measurement sets are random the mean over this many held-out ones, the same for all q, methods and seeds.
+        """The objective at one problem's q, in nats: all training rows, and closed forms in place of samples. If
+        measurement sets are random, the mean over this many held-out sets, the same for all q, methods and seeds.
 
-        With its constants, so that a −ELBO plus the log evidence is a KL. Draws from no stream of the training.
+        Constants are included, so that −ELBO plus the log evidence is a KL. The training's random streams are not used.
         """
         mode, q = self.training, self.terms(place) if q is None else q
         self.train(False)
@@ -391,21 +391,21 @@ class Method(pl.LightningModule, ABC):
         return float(torch.cat(losses).mean())
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
-        """What the objective of one problem is evaluated on, in batches of several sets for its one q."""
+        """Rows and measurement sets on which the objective of one problem is evaluated, in batches of several sets."""
         rows, design = Rows.whole(TrainingData.of(task)), self.options.design
         return [Batch(rows, A) for A in ([None] if design is None else held_out_sets(task, design, sets))]
 
     def cost(self) -> dict[str, int]:
-        """What one gradient takes: rows of the likelihood and of measurement sets, samples."""
+        """The cost of one gradient: training rows, measurement rows, function samples."""
         design = self.options.design
         return {"likelihood_rows": self.rows_per_step} | ({} if design is None else {"measurement_rows": design.M})
 
     def evaluations(self) -> Sequence[int]:
-        """For each problem, how many gradients it has asked for."""
+        """For each problem, the number of gradients computed so far."""
         return [self.steps_done if stopped is None else stopped for stopped in self.stopped_after()]
 
     def work(self) -> Sequence[Mapping[str, int] | None]:
-        """For each problem, what training has taken so far, in units that methods share; None for a formula."""
+        """For each problem, the cost of training so far, in units that methods share; None for a closed form."""
         if not self.trains:
             return [None] * len(self.problems)
         cost = {"gradients": 1, **self.cost()}
@@ -417,11 +417,11 @@ class Method(pl.LightningModule, ABC):
         return self.steps_done >= self.num_steps or None not in self.stopped_after()
 
     def stopped_after(self) -> Sequence[int | None]:
-        """For each problem, how many steps it took until nothing could move it any more, or None; its trace ends there,
-        whatever the others of its batch still do."""
+        """For each problem, the number of steps after which it could no longer change, or None. Its trace ends there,
+        even if other problems in the batch continue."""
         return [None if step < 0 else step + 1 for step in self.diverged_at.tolist()]
 
     def divergences(self) -> Sequence[str | None]:
-        """For each problem, why training on it came to nothing, or None."""
+        """For each problem, the reason for its divergence, or None."""
         steps = self.diverged_at.tolist()
         return [None if step < 0 else f"the loss was not finite at step {step}" for step in steps]

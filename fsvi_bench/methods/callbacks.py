@@ -1,4 +1,4 @@
-"""What happens between the steps of every method: averages, and an early end. Lightning callbacks."""
+"""Lightning callbacks of every method: averaging of iterates, and an early end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 
 
 class Averaging(pl.Callback):
-    """Means of the iterates after each of the last steps (Polyak and Ruppert), where the options ask for a share."""
+    """Averages the iterates of the final steps (Polyak and Ruppert), by the share in the option `averaging`."""
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
         total = pl_module.num_steps
@@ -18,12 +18,12 @@ class Averaging(pl.Callback):
 
 
 class EarlyEnd(pl.Callback):
-    """Ends when all steps are done, or further ones would change nothing: all problems have converged or diverged."""
+    """Ends training when all steps are done, or when all problems have converged or diverged."""
 
-    every = 64  #: steps between looks on a GPU, since a look waits for it
+    every = 64  #: steps between checks on a GPU, since each check waits for the GPU
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        # A method that is fitted once more, having finished, stays as it is.
+        # Fitting a finished method again changes nothing.
         trainer.should_stop = trainer.should_stop or pl_module.finished
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What Langevin samplers share: parallel chains with a step relative to what is stable, and their stationary law."""
+"""Shared by Langevin samplers: parallel chains with a step relative to what is stable, and their stationary law."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChainMethod(ParticleMethod):
 
     @abstractmethod
     def dynamics(self, largest: Any) -> Dynamics:
-        """The steps that the options ask for, given λ_max."""
+        """The steps defined by the options, given λ_max."""
 
     def configure_optimizers(self) -> ChainSteps:
         def noise() -> Float[Tensor, "B n k"]:
@@ -52,7 +52,7 @@ class ChainMethod(ParticleMethod):
 
     def optimum(self, place: int, task: Task) -> Optimum:
         """KL(q ‖ P_D) of a chain's stationary law, over runs; with minibatches that of the Gaussian of its moments, a
-        lower bound. It is what the chains tend to, not what an objective is least at: no gap is known."""
+        lower bound. It is the limit of the chains, not the minimum of an objective, so the gap is unknown."""
         posterior = task.truth.posterior
         problem = Regression.of(task.Phi, task.y, task.frozen.noise_variance, posterior.mean)
         if self.rows_per_step == self.problems.N:
@@ -71,7 +71,7 @@ class ChainSteps(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step, of gradients that the closure (if given) leaves in `grad`."""
+        """One step with the gradients in `grad`, which the closure computes if it is given."""
         value = None
         if closure is not None:
             with torch.enable_grad():

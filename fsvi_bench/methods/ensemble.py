@@ -1,4 +1,4 @@
-"""A deep ensemble, plain: minimisers of the squared error from independent starts (Lakshminarayanan et al. 2017)."""
+"""A plain deep ensemble: minimisers of the squared error from independent starts (Lakshminarayanan et al. 2017)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fsvi_bench.methods.points import Count, ParticleMethod, Points
 class Ensemble(ParticleMethod):
     """Adam on −log N(y; Φw, σ²I) for each member, from draws of the prior.
 
-    Where the data have full rank all members end at one least-squares solution: they spread only where the data, or the
-    number of steps, leave them free.
+    If the data have full rank, all members end at the same least-squares solution. They differ only in directions that
+    the data, or the number of steps, leave free.
     """
 
     class Options(AdamOptions):

@@ -1,7 +1,7 @@
-"""What functional methods share: options, and what RANDA's objective asks for, apart from what an optimiser made of it.
+"""What functional methods share: their options, and the optimum of RANDA's objective, regardless of the optimiser.
 
-RANDA's optimum is not the point nearest to the posterior: neither `kl_at_objective_optimum` nor `objective_gap` is a
-floor of the KL.
+RANDA's optimum is not the point nearest to the posterior, so neither `kl_at_objective_optimum` nor `objective_gap` is a
+lower bound of the KL.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks.raw import cache_dir
 from fsvi_bench.tasks.task import Task
 
-#: Modules of the methods whose optimum is one, since in evaluation mode their `loss` is one formula.
+#: Modules of methods with the same optimum: in evaluation mode their `loss` is the same formula.
 SHARING = ("fsvi_bench.methods.rand_a", "fsvi_bench.methods.rand_a_ngd", "fsvi_bench.methods.ssge")
-REFERENCE_STEPS, REFERENCE_AVERAGED = 1000, 800  #: of the natural-gradient run that stands for RANDA's optimum
+REFERENCE_STEPS, REFERENCE_AVERAGED = 1000, 800  #: steps of the natural-gradient run that computes RANDA's optimum
 #: The run counts as converged if its second half lowered the objective by no more than this (nats) and moved the KL by
 #: no more than this share; runs four times as long then end within 5% of its KL (boston, concrete, energy, M = 80).
 CONVERGED_VALUE, CONVERGED_KL = 0.05, 0.02
 
 
-_Found = tuple[GaussianPosterior, Float[Tensor, " k"]]  # averaged iterates, and the mean that was solved for
+_Found = tuple[GaussianPosterior, Float[Tensor, " k"]]  # averaged iterates, and the mean from the linear system
 
 
 class MeasurementOptions(MethodOptions):
-    """Where the functional KL is taken, and its weight against the likelihood."""
+    """Measurement sets of the functional KL, and the weight of that KL."""
 
     M: PositiveInt = 80
     draw_A: Source = "mixed"
@@ -62,7 +62,7 @@ class MeasurementOptions(MethodOptions):
 
 
 class FunctionalOptions(AdamOptions, MeasurementOptions):
-    """Adam on a functional objective. The paper sees as many rows as measurement points in a step: `minibatch=M`."""
+    """Adam on a functional objective. As in the paper, a step has as many rows as measurement points: `minibatch=M`."""
 
     minibatch: PositiveInt | Literal["full", "M"] = "M"  # type: ignore[assignment]
 
@@ -71,19 +71,19 @@ class FunctionalOptions(AdamOptions, MeasurementOptions):
 
 
 class FunctionalMethod(Method):
-    """A method whose objective has the expected functional KL at random measurement sets for its regulariser."""
+    """A method whose regulariser is the expected functional KL at random measurement sets."""
 
     Options: ClassVar[type[MethodOptions]] = FunctionalOptions
 
     @property
     def kl_weight(self) -> float:
-        """As a number; `N/B` is what FBNN's code does (Sun et al. 2019): the KL over the minibatch's size beside a mean
-        log likelihood per point, which is N/n times its weight in the ELBO."""
+        """The weight as a number. `N/B` is that of FBNN's code (Sun et al. 2019), which divides the KL by the
+        minibatch's size and adds it to a mean log likelihood per point: N/n times the weight in the ELBO."""
         weight = self.options.kl_weight
         return self.problems.N / self.rows_per_step if weight == "N/B" else float(weight)
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
-        """From the cache, or by averaged natural gradients; None without a KL, where there is no optimum."""
+        """From the cache, or by averaged natural gradients; None if the KL has weight 0, where there is no optimum."""
         if self.kl_weight == 0:
             return [None] * len(tasks)
         paths = [_cached_at(self, task) for task in tasks]
@@ -99,8 +99,8 @@ class FunctionalMethod(Method):
 
 
 def _cached_at(method: FunctionalMethod, task: Task) -> Path:
-    """Its name holds all that decides the optimum."""
-    # The objective's value comes from `loss`: ours are one formula, and anybody else's stands alone.
+    """The path of a cached optimum; its name is a hash of everything that determines the optimum."""
+    # The objective's value comes from `loss`: methods in SHARING have the same one, any other method has its own.
     loss = type(method).loss
     whose = "ours" if loss.__module__ in SHARING else f"{loss.__module__}.{loss.__qualname__}"
     design, code = asdict(method.options.design), meaning_sha256(__name__, *SHARING)
@@ -116,16 +116,16 @@ def _read(path: Path) -> Optimum | None:
 
 
 def _write(path: Path, optimum: Optimum) -> None:
-    with contextlib.suppress(InputError):  # no room: it is computed again
+    with contextlib.suppress(InputError):  # if the disk is full, it is computed again
         write_atomically(path, json.dumps(optimum._asdict()).encode())
 
 
 def _reference(method: FunctionalMethod, places: Sequence[int], tasks: Sequence[Task]) -> list[Optimum]:
-    """Λ by natural gradients, averaged, on sets of the tasks' own.
+    """The optimal precision by averaged natural gradients, on measurement sets derived from each task.
 
-    The mean decouples from it, and is solved for: (ΦᵀΦ/σ² + c E_A[VVᵀ]) μ = Φᵀy/σ², with the projectors of the same
-    sets. Where a direction is seen by one set in thousands that solution fits its own sets only; then the natural
-    gradients' averaged mean, or the exact one, does better on the held-out sets and stands.
+    The mean decouples from the precision and solves (ΦᵀΦ/σ² + c E_A[VVᵀ]) μ = Φᵀy/σ², with the projectors of the same
+    sets. If only one set in thousands sees some direction, this solution overfits to its sets. The natural gradients'
+    averaged mean, or the exact one, is then better on the held-out sets, and the best of the three is used.
     """
     seeds = [derive_seed(task.frozen.sha256, "objective optimum") for task in tasks]
     data = TaskData(tasks, seeds, steps=REFERENCE_STEPS, design=method.options.design)
@@ -152,7 +152,7 @@ def _optimal_means(hessian: Float[Tensor, "B k k"], moment: Float[Tensor, "B k"]
 
 
 def _judged(method: FunctionalMethod, place: int, task: Task, half: _Found, whole: _Found) -> Optimum:
-    """The value where the whole run ends, and KL(· ‖ P_D) there if the run had converged."""
+    """The objective at the end of the whole run, and KL(· ‖ P_D) there if the run has converged."""
     (q_half, kl_half), (q, kl) = (_best(method, place, task, *found) for found in (half, whole))
     value = method.objective(place, task, q=q)
     settled = abs(kl - kl_half) <= CONVERGED_KL * abs(kl) + CONVERGED_KL
@@ -163,7 +163,7 @@ def _judged(method: FunctionalMethod, place: int, task: Task, half: _Found, whol
 def _best(
     method: FunctionalMethod, place: int, task: Task, averaged: GaussianPosterior, solved: Float[Tensor, " k"]
 ) -> tuple[Gaussian, float]:
-    """The averaged covariance with the best mean that is known, and KL(· ‖ P_D) there."""
+    """The averaged covariance with the best known mean, and KL(· ‖ P_D) there."""
     exact, batches = task.truth.posterior, method.held_out(place, task, HELD_OUT_SETS)
     means = [solved[: averaged.k], averaged.mean, exact.mean]
     mean = min(means, key=lambda mean: _of_mean(mean[None], batches, method.kl_weight))
@@ -172,7 +172,7 @@ def _best(
 
 
 def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: float) -> float:
-    """What of the objective the mean decides: ½‖y − Φμ‖²/σ² + ½c E_A‖Vᵀμ‖²."""
+    """The part of the objective that depends on the mean: ½‖y − Φμ‖²/σ² + ½c E_A‖Vᵀμ‖²."""
     rows = batches[0].rows
     residual = rows.y - matvec(rows.Phi, mean)
     seen = torch.cat([(A.project(mean.expand(len(A), -1)) * mean).sum(-1) for _, A, _ in batches])

@@ -91,7 +91,7 @@ class NewtonGaussian(TrainablePosterior):
         return Gaussian(self.mean[:, : self.width].clone(), precision.rsqrt()[:, : self.width])
 
     def place_gradients(self, gradient: Float[Tensor, "B k"], hessian: Float[Tensor, "B k"]) -> None:
-        """Estimates of a step, where the optimiser finds them."""
+        """Stores the estimates of a step in `grad`, where the optimiser reads them."""
         for parameter, values in ((self.mean, gradient), (self.hessian, hessian)):
             parameter.grad = nn.functional.pad(values, (0, parameter.shape[1] - values.shape[1]))
 
@@ -100,7 +100,7 @@ class NewtonSteps(torch.optim.Optimizer):
     """Steps on (mean, hessian), whose `grad` are ĝ and ĥ.
 
     Args:
-        rescale: h₀ + δ, in which the learning rate is told.
+        rescale: h₀ + δ, the factor of the learning rate.
         delta: δ.
         betas: β1 and β2.
     """

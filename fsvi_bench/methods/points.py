@@ -1,4 +1,4 @@
-"""What methods share that move points in weight space by gradients of the energy −log p(y, w)."""
+"""Shared by methods that move points in weight space along gradients of the energy −log p(y, w)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Cloud(TrainablePosterior):
 class ParticleMethod(Method):
     """A method whose q is n particles, moved together from independent draws of the prior.
 
-    The `loss` is the mean energy of the particles: what a trace follows. Its gradient in one particle is that
-    particle's own, over n.
+    The `loss` is the mean energy of the particles, which traces show. Its gradient with respect to one particle is
+    the gradient of that particle's energy, divided by n.
     """
 
     Options: ClassVar[type[MethodOptions]]  #: with `particles`
@@ -77,7 +77,7 @@ class ParticleMethod(Method):
         return self.energies(q, batch).mean(-1)
 
     def energies(self, q: Points, batch: Batch) -> Float[Tensor, "B n"]:
-        """What each particle descends, in nats."""
+        """The energy that each particle minimises, in nats."""
         return energies(q, batch)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

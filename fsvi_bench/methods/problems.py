@@ -1,4 +1,5 @@
-"""What a method may see of B problems of equal shape: training rows and features, never test rows or the truth."""
+"""The data that methods may see, for B problems of equal shape: training rows and features, but no test rows or exact
+posterior."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from fsvi_bench.tasks.task import FeatureMap, Task
 
 
 def require_task(value: object) -> Task:
-    """The value, if it is a task.
+    """Returns the value if it is a task.
 
     Raises:
-        InputError: it is not.
+        InputError: it is not a task.
     """
     if isinstance(value, Task):
         return value
@@ -56,10 +57,10 @@ class TrainingData(Stacked):
 
     @staticmethod
     def of(problems: TrainingData | Sequence[Task] | Task) -> TrainingData:
-        """Stacks tasks whose X and Phi agree in shape; what is stacked already stays as it is.
+        """Stacks tasks with equal shapes of X and Phi; `TrainingData` are returned unchanged.
 
         Raises:
-            InputError: what is given is no task, or their numbers of rows, inputs or features differ.
+            InputError: something is not a task, or the numbers of rows, inputs or features differ.
         """
         if isinstance(problems, TrainingData):
             return problems

@@ -87,10 +87,10 @@ def load_method(spec: str) -> MethodEntry:
     Raises:
         InputError: there is no such method, it cannot be imported, or it is not a `Method`.
     """
+    if spec.endswith((".py", ".py:")):
+        raise InputError(f"method {spec} is a file without a class; give it as {spec.removesuffix(':')}:Class")
     if ".py:" in spec:
         return _from_file(spec)
-    if spec.endswith(".py"):
-        raise InputError(f"method {spec} is a file without a class; give it as {spec}:Class")
     return load_installed(spec)
 
 
@@ -145,7 +145,7 @@ def load_function(spec: str) -> FunctionType:
         InputError: there is no such file or function, or the file cannot be imported.
     """
     path, _, name = spec.rpartition(":")
-    if not path.endswith(".py"):
+    if not path.endswith(".py") or not name:
         raise InputError(f"the function is {quoted(spec)}, expected path/file.py:function")
     module = _import_source(path, *_read_source(spec, "function"))
     if not isinstance(function := getattr(module, name, None), FunctionType):

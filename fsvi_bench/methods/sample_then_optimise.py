@@ -22,7 +22,7 @@ class SampleThenOptimise(ParticleMethod):
     """
 
     class Options(AdamOptions):
-        """All rows by default, since the noise of minibatches would not die away."""
+        """All rows by default, since the noise of minibatches would not vanish."""
 
         minibatch: PositiveInt | Literal["full"] = "full"
         particles: Count = 100
@@ -35,7 +35,7 @@ class SampleThenOptimise(ParticleMethod):
         data = self.problems
         n, k = self.options.particles, data.k
         noise = self.streams.normal("target noise", n, data.N)
-        # Problem by problem on copies: how BLAS rounds must not depend on the batch.
+        # Problem by problem on copies: BLAS's rounding must not depend on the batch.
         moments = [
             noise[b].clone() @ data.Phi[b].cpu().clone() / data.noise_variance[b].cpu().sqrt() for b in range(len(data))
         ]
@@ -43,7 +43,7 @@ class SampleThenOptimise(ParticleMethod):
         self.register_buffer("moment", torch.stack(moments))
 
     def energies(self, q: Points, batch: Batch) -> Float[Tensor, "B n"]:
-        """Up to what does not depend on w: ½‖y + e − Φw‖²/σ² is ½‖y − Φw‖²/σ² − wᵀΦᵀe/σ² and a constant."""
+        """Energies up to a constant: ½‖y + e − Φw‖²/σ² is ½‖y − Φw‖²/σ² − wᵀΦᵀe/σ² and a constant."""
         if not self.training:  # one problem's, of which the draws are not known: the energy without noise
             return super().energies(q, batch)
         anchored = 0.5 * (q.w - self.anchor).square().sum(-1)

@@ -24,12 +24,12 @@ from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 class Ssge(FunctionalMethod):
     """Adam on eq. 6 with the spectral Stein estimate of the functional KL's gradient.
 
-    What is minimised in training is a surrogate whose gradient is the estimate and whose value means nothing. So the
-    `loss` that a logger sees is the objective, in closed form at the step's own rows and measurement set.
+    Training minimises a surrogate whose gradient is the estimate and whose value has no meaning. The logged `loss` is
+    therefore the objective, in closed form at the step's rows and measurement set.
     """
 
     class Options(FunctionalOptions):
-        """S function samples a step; the bandwidth is the median rule's unless given.
+        """S function samples per step; the bandwidth is that of the median rule unless given.
 
         `injected_noise` is the standard deviation of FBNN's (0.01 there), which stands in both marginals as jitter
         does: it adds its square to `kl_jitter`.
@@ -55,7 +55,7 @@ class Ssge(FunctionalMethod):
         return expected_nll(q, batch.rows) + self.kl_weight * surrogate
 
     def closed_form(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
-        """The objective, as RANDA has it."""
+        """The objective, which is RANDA's."""
         return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

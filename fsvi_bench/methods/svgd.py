@@ -27,7 +27,7 @@ class Svgd(ParticleMethod):
         particles: Count = 20
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The surrogate Σ_i w_iᵀ(−direction_i), whose gradient is the direction and whose value means nothing."""
+        """The surrogate Σ_i w_iᵀ(−direction_i), whose gradient is the direction and whose value has no meaning."""
         q = self.q()
         w = q.w.detach().requires_grad_()
         energy = self.energies(Points(w), batch)

@@ -92,7 +92,7 @@ class Iterates(TrainablePosterior):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Takes the present iterate into the moments (Welford), and its difference from their mean into the rest."""
+        """Adds the current iterate to the moments (Welford), and its difference from their mean to the deviations."""
         self.count += 1
         before = self.w - self.mean
         self.mean += before / self.count

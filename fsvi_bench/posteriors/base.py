@@ -1,4 +1,4 @@
-"""What every approximate posterior over the k weights offers: moments, draws, and whether it has a density."""
+"""The interface of approximate posteriors over the k weights: moments, draws, and whether there is a density."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError, whole_number
 
 #: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab, particles.
 Family = Literal["full", "ffg", "bernoulli", "spike-slab", "particles"]
-#: The kind of posterior that each family is made of, as files name it.
+#: The kind of posterior of each family, as named in files.
 KIND_OF: Mapping[Family, str] = {
     "full": "gaussian-full",
     "ffg": "gaussian-ffg",
@@ -31,49 +31,49 @@ Q = TypeVar("Q", bound="Approximation")
 
 
 class Approximation(ABC):
-    """What can be scored: tensors of one kind, which may carry a leading axis of B problems."""
+    """Base class of everything that can be scored: tensors of one kind, which may have a leading axis of B problems."""
 
     kind: ClassVar[str]  #: in posterior files, such as `gaussian-full` or `bernoulli-dropout`
-    #: The fields by the names that posterior files have for them, each with its number of axes of length k.
+    #: The fields by their names in posterior files, each with its number of axes of length k.
     parameters: ClassVar[Mapping[str, int]]
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
+        """The parameters by their names in posterior files, in the order of the class's fields."""
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return dict(zip(self.parameters, values, strict=True))
 
     def malformed(self) -> str | None:
-        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
+        """What is wrong with the form of tensors of the right shapes, as a clause; or None."""
         return None
 
     def wrong_number(self) -> str | None:
-        """What is wrong with the number of draws that it consists of, as a clause, or None."""
+        """What is wrong with the number of draws, as a clause; or None."""
         return None
 
     def out_of_domain(self) -> str | None:
-        """Which finite parameter lies outside its domain, as a clause, or None."""
+        """Which finite parameter is outside its domain, as a clause; or None."""
         return None
 
     def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
-        """The same kind with every tensor changed."""
+        """A copy with `change` applied to every tensor."""
         return type(self)(*map(change, self.tensors().values()))
 
     def __getitem__(self: Q, problem: int | slice) -> Q:
-        """That of one problem of a batch."""
+        """Selects problems of a batch."""
         return self.map(lambda tensor: tensor[problem])
 
     def cpu(self: Q) -> Q:
-        """The same with its tensors on the CPU."""
+        """A copy with its tensors on the CPU."""
         return self.map(Tensor.cpu)
 
 
 class Posterior(Approximation):
-    """q(w); tensors may carry a leading axis of B problems.
+    """q(w); tensors may have a leading axis of B problems.
 
-    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
+    `mean` and `covariance_tril` exist for every q, so N(mean, LLᵀ) is its moment-matched Gaussian.
     """
 
-    if TYPE_CHECKING:  # at run time it would become the default of a dataclass's field of that name
+    if TYPE_CHECKING:  # at run time, a dataclass would take it as the default of its field `mean`
 
         @property
         def mean(self) -> Float[Tensor, "*B k"]:
@@ -87,7 +87,7 @@ class Posterior(Approximation):
     @property
     @abstractmethod
     def singular(self) -> bool | None:
-        """True if q (one problem's) has no density, so that its KL to any Gaussian is infinite; None if unknown."""
+        """True if q (one problem's) has no density, so its KL to any Gaussian is infinite; None if unknown."""
 
     @abstractmethod
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
@@ -103,7 +103,7 @@ class Posterior(Approximation):
         """n independent draws of w (for each problem of a batch), the same for the same seed on the same device.
 
         Raises:
-            InputError: n or the seed is no such number, or no memory holds so many draws.
+            InputError: n or the seed is not a valid number, or the draws would not fit into memory.
         """
         draws, seed = whole_number("n", n, 1), whole_number("seed", seed)
         if draws * self.k >= TOO_MANY:
@@ -127,7 +127,7 @@ def unstack(posterior: Q) -> Sequence[Q]:
 def noise(
     law: Callable[..., Tensor], generator: torch.Generator, n: int, like: Float[Tensor, "*B r"]
 ) -> Float[Tensor, "*B n r"]:
-    """n independent vectors of `law`, which is `torch.rand` or `torch.randn`, for each one in `like`."""
+    """n independent vectors from `law` (`torch.rand` or `torch.randn`) for each vector in `like`."""
     *batch, r = like.shape
     return law(*batch, n, r, generator=generator, dtype=like.dtype, device=like.device)
 
@@ -139,13 +139,13 @@ def concatenate(posteriors: Sequence[Q]) -> Q:
 
 
 def first_outside(name: str, values: Tensor, inside: Tensor, expected: str) -> str | None:
-    """The clause on the first value that is not inside its domain, or None."""
+    """A clause about the first value outside its domain, or None."""
     wrong = values[~inside].flatten()
-    return f"'{name}' holds {float(wrong[0]):g}, expected {expected}" if len(wrong) else None
+    return f"'{name}' contains {float(wrong[0]):g}, expected {expected}" if len(wrong) else None
 
 
 def defect(posterior: Posterior, k: int) -> str | None:
-    """What keeps one posterior from being one over k weights at all (its tensors' types, shapes and form), or None."""
+    """Why this is not a valid posterior over k weights (types, shapes or form of its tensors), or None."""
     expected = posterior.shapes(k)
     for name, tensor in posterior.tensors().items():
         if tensor.dtype != torch.float64:
@@ -156,7 +156,7 @@ def defect(posterior: Posterior, k: int) -> str | None:
 
 
 def divergence(posterior: Approximation) -> str | None:
-    """Why the numbers of a well-formed posterior say that training diverged, or None."""
+    """Why a well-formed posterior counts as diverged, judging by its numbers; or None."""
     if not all(bool(torch.isfinite(tensor).all()) for tensor in posterior.tensors().values()):
-        return "the posterior holds NaN or infinity"
+        return "the posterior contains NaN or infinity"
     return posterior.out_of_domain()

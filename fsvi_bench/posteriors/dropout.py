@@ -1,6 +1,6 @@
-"""Posteriors with exact zeros: Bernoulli dropout, whose atoms carry all the mass, and spike-and-slab.
+"""Posteriors with exact zeros: Bernoulli dropout, which consists of atoms, and spike-and-slab.
 
-Both have independent weights. Neither has a density (a spike-and-slab without spikes apart), so their KL to the exact
+Both have independent weights. Neither has a density (except a spike-and-slab without spikes), so their KL to the exact
 posterior is infinite.
 """
 
@@ -26,7 +26,7 @@ class SwitchedPosterior(Posterior):
 
     @abstractmethod
     def switches(self) -> SwitchedWeights:
-        """As weights that are on or off, of one problem."""
+        """The weights of one problem as independent variables that are on or off."""
 
     @abstractmethod
     def moments(self) -> FactorisedMoments:
@@ -58,7 +58,7 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
 
     @property
     def retain_probabilities(self) -> Float[Tensor, "*B k"]:
-        """One per weight, whether they are shared or not."""
+        """One probability per weight, whether shared or not."""
         p = self.retain_probability
         return p if p.ndim == self.m.ndim else p[..., None].expand_as(self.m)
 
@@ -73,7 +73,7 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
         return torch.where(kept, self.m[..., None, :], 0.0)
 
     def log_mass(self, w: Float[Tensor, "*B n k"]) -> Float[Tensor, "*B n"]:
-        """log probability of each w in nats, −∞ where it is no atom; the two atoms of a weight with m_i = 0 are one."""
+        """Log probability of each w in nats, −∞ if it is not an atom; a weight with m_i = 0 has one atom."""
         m, p = self.m[..., None, :], self.retain_probabilities[..., None, :]
         dropped = torch.where(m == 0, 0.0, torch.log1p(-p))
         kept = torch.where(w == m, p.log(), -torch.inf)
@@ -98,7 +98,7 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
 class SpikeSlabPosterior(SwitchedPosterior):
     """w_i = 0 with probability `spike_weight` and N(slab_mean, slab_scale²) otherwise.
 
-    A spike weight of 1 is allowed: one within 1e-16 of it rounds to it.
+    A spike weight of 1 is allowed, because values within 1e-16 of 1 round to it.
     """
 
     spike_weight: Float[Tensor, "*B k"]

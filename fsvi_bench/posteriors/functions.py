@@ -1,4 +1,4 @@
-"""Functions drawn from a posterior, for tools that have no weights: values at the inputs that scores look at."""
+"""Functions drawn from a posterior, for tools without weights: values at the inputs that scores use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fsvi_bench.posteriors.base import Approximation
 
 @dataclass(frozen=True, eq=False)
 class FunctionSamplesPosterior(Approximation):
-    """n equally weighted functions by their values, without noise and for standardised targets; n of 2 or more.
+    """n ≥ 2 equally weighted functions, given by their values without noise, for standardised targets.
 
-    `f_test` holds the values at the test inputs, in the order of the split; `f_box` those at the 1,000 inputs of
+    `f_test` has the values at the test inputs, in the order of the split, and `f_box` those at the 1,000 inputs of
     `Task.Phi_box`. Functions may be equal.
     """
 

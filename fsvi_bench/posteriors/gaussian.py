@@ -23,7 +23,7 @@ class GaussianPosterior(Posterior):
 
     @property
     def root(self) -> Float[Tensor, "*B k k"] | Float[Tensor, "*B k"]:
-        """Of Σ: its lower-triangular factor, or standard deviations."""
+        """Root of Σ: its lower-triangular factor, or standard deviations."""
         _, root = self.tensors().values()
         return root
 
@@ -50,7 +50,7 @@ class FullGaussian(GaussianPosterior):
         return self.scale_tril
 
     def malformed(self) -> str | None:
-        above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is no fault of the form: training diverged
+        above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is not a wrong form: training diverged
         return (
             "its scale_tril has entries above the diagonal, expected a lower-triangular factor"
             if bool(above.any())

@@ -1,4 +1,4 @@
-"""Posterior files, `fsvi-posterior/1`: small safetensors that anybody's tool can write and we can score."""
+"""Posterior files, `fsvi-posterior/1`: safetensors files that any tool can write."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_posterior(path: Path, posterior: Approximation, task_sha256: str | Non
     """Writes one posterior atomically, a full covariance as `scale_tril_packed`, with the task's identity if given.
 
     Raises:
-        InputError: the place is not writable, or the posterior has too few draws or too many.
+        InputError: the path is not writable, or the posterior has too few or too many draws.
         ValueError: a number is not finite; nothing is written.
     """
     if (wrong := posterior.wrong_number()) is not None:
@@ -84,7 +84,7 @@ def read_posterior(
     """Reads and checks one posterior over weights; see `read_approximation`.
 
     Raises:
-        InputError: as there, or the file holds functions without weights.
+        InputError: as `read_approximation`, or the file contains functions without weights.
     """
     posterior = read_approximation(path, k, task_sha256, content)
     if not isinstance(posterior, Posterior):
@@ -98,15 +98,15 @@ def read_approximation(
     task_sha256: str | None = None,
     content: bytes | None = None,
 ) -> Approximation:
-    """Reads and checks one posterior, over weights or functions; with `k` given it must have that many weights, if any.
+    """Reads and checks one posterior over weights or functions; if `k` is given, weights must have this number.
 
-    A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
+    A file may name its task in the metadata `task_sha256`; it is refused if this is not the given one.
 
     Args:
-        content: the file's bytes, where they have been read already; `path` then only names it in errors.
+        content: the file's bytes, if they have been read already; `path` is then only used in errors.
 
     Raises:
-        InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
+        InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version can score, has another k, or
             belongs to another task.
     """
     file = read_tensor_file(path, FORMAT, ("format", "kind"), content)
@@ -131,7 +131,7 @@ def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
 
 
 def _read(file: TensorFile) -> Approximation:
-    """The posterior whose fields the file's tensors are; its own class says what is wrong with their values."""
+    """The posterior with the file's tensors as fields; its class checks their values."""
     kind = _CLASSES[file.metadata["kind"]]
     if kind is FunctionSamplesPosterior:
         _require_functions(file)
@@ -153,7 +153,7 @@ def _require_functions(file: TensorFile) -> None:
 
 
 def _require_tensors(file: TensorFile, kind: type[Approximation]) -> None:
-    """Raises InputError unless names, types and shapes are the kind's; a packed factor is unpacked."""
+    """Raises InputError unless names, types and shapes are those of the kind; a packed factor is unpacked."""
     tensors, packed, (first, *others) = file.tensors, "scale_tril_packed", kind.parameters
     file.require_names({packed if name == "scale_tril" and packed in tensors else name for name in kind.parameters})
     shape, form = list(tensors[first].shape), "[n, k]" if issubclass(kind, DrawnPosterior) else "[k]"

@@ -1,4 +1,4 @@
-"""A posterior that is a few equally weighted points, such as an ensemble, SVGD's particles or a short Markov chain."""
+"""A posterior of a few equally weighted points, such as an ensemble, SVGD's particles or a short Markov chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, DrawnPosterior
 class ParticlesPosterior(DrawnPosterior):
     """q(w) = (1/n) Σ_i δ(w − w_i) with the n rows w_i of `particles`, 2 ≤ n < 10,000. Rows may be equal.
 
-    q consists of atoms, so it has no density, and the covariance is its own (divisor n).
+    q consists of atoms, so it has no density, and its covariance has the divisor n.
     """
 
     particles: Float[Tensor, "*B n k"]

@@ -1,4 +1,4 @@
-"""Posteriors given by draws of w: many samples, such as a Markov chain's; `particles` has those of a few."""
+"""Posteriors given by draws of w: many samples, such as a Markov chain's. For a few, see `particles`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.posteriors.base import Posterior
 
-MINIMUM_SAMPLES = 10_000  #: what files must hold; their moments then have relative errors of 1 %
+MINIMUM_SAMPLES = 10_000  #: minimum number in files; moments then have relative errors of 1 %
 
 
 class DrawnPosterior(Posterior):
-    """n equally weighted draws of w, [*B n k], its only tensor."""
+    """n equally weighted draws of w, [*B n k], in its only tensor."""
 
     @property
     def draws(self) -> Float[Tensor, "*B n k"]:
@@ -30,7 +30,7 @@ class DrawnPosterior(Posterior):
     @property
     @abstractmethod
     def divisor(self) -> int:
-        """Of the sums of squares in the covariance."""
+        """Divisor of the sums of squares in the covariance."""
 
     @cached_property
     def mean(self) -> Float[Tensor, "*B k"]:
@@ -57,7 +57,7 @@ class DrawnPosterior(Posterior):
 class SamplesPosterior(DrawnPosterior):
     """S draws of w. The moments are unbiased estimates of those of the distribution that the draws came from.
 
-    Whether that has a density cannot be told from draws, so `singular` is None and a KL does not apply.
+    Draws do not show whether that distribution has a density, so `singular` is None and a KL does not apply.
     """
 
     samples: Float[Tensor, "*B S k"]

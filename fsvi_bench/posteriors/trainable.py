@@ -1,6 +1,6 @@
-"""Posteriors that gradient methods move: modules over B problems, whose call gives q as it is now, for autograd.
+"""Posteriors for gradient-based training: modules over B problems; calling one returns the current q for autograd.
 
-`posterior` gives the same q as a frozen posterior, free of autograd.
+`posterior` returns the same q as a frozen posterior, detached from autograd.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class TrainablePosterior(nn.Module, ABC):
 
     @abstractmethod
     def forward(self) -> Any:
-        """q as it is now: a named tuple of tensors [B, ...] that a loss understands."""
+        """The current q: a named tuple of tensors [B, ...] for a loss."""
 
     @torch.no_grad()
     def posterior(self) -> Posterior:
-        """A copy without gradients: by default of the Gaussian whose mean and root `forward` gives."""
+        """A copy without gradients; by default a Gaussian with the mean and root from `forward`."""
         mean, root, *_ = self()
-        if root.ndim == 2:  # of either sign where it is a multiple of the mean
+        if root.ndim == 2:  # its sign is that of the mean if it is a multiple of the mean
             return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].abs())
         return FullGaussian(mean[:, : self.k].clone(), root[:, : self.k, : self.k].clone())
 
     def only(self, problem: int) -> nn.Module:
-        """One problem's q, a batch of one, whose parameters share their memory with this one's."""
+        """One problem's q as a batch of one; its parameters share memory with this module's."""
         one = copy(self)
         one._parameters = {
             name: nn.Parameter(values.data[problem : problem + 1]) for name, values in self.named_parameters()
@@ -48,10 +48,10 @@ class TrainablePosterior(nn.Module, ABC):
 
 
 class TrainableGaussian(TrainablePosterior):
-    """q(w) = N(mean, LLᵀ), started at the prior N(0, I).
+    """q(w) = N(mean, LLᵀ), initialised at the prior N(0, I).
 
-    `full`: L by its strict lower triangle and the logarithm of its diagonal; any other family: L diagonal, by its
-    logarithm.
+    For `full`, the parameters of L are its strict lower triangle and the logarithm of its diagonal. For any other
+    family, L is diagonal, given by its logarithm.
     """
 
     def __init__(self, family: Family, B: int, k: int) -> None:
@@ -73,7 +73,7 @@ class TrainableGaussian(TrainablePosterior):
 
 
 class _LogDiagonalTril(torch.autograd.Function):
-    """The lower triangle of a matrix with the exponential of its diagonal: in one pass, not four as by autograd."""
+    """The lower triangle of a matrix with the exponential of its diagonal, in one pass; autograd needs four."""
 
     @staticmethod
     def forward(ctx: Any, lower: Tensor, mask: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class _LogDiagonalTril(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         mask, diagonal = ctx.saved_tensors
-        gradient = grad_outputs[0] * mask  # an eighth of the time of `tril`
+        gradient = grad_outputs[0] * mask  # takes an eighth of the time of `tril`
         gradient.diagonal(dim1=-2, dim2=-1).mul_(diagonal)
         return gradient, None
 
@@ -101,7 +101,7 @@ class Dropout(NamedTuple):
 
 
 class TrainableDropout(TrainablePosterior):
-    """Bernoulli dropout with m started at 0, and p given or learned by its log odds: one, or one per weight."""
+    """Bernoulli dropout with m initialised at 0, and p given or learned as log odds: one shared, or one per weight."""
 
     def __init__(
         self, B: int, k: int, retain_probability: float, learned: bool = False, per_weight: bool = False
@@ -129,12 +129,12 @@ class Multiplicative(NamedTuple):
     """N(θ, αθ²) of B problems, or N(θ, σ²) with α = σ²/θ²."""
 
     theta: Float[Tensor, "B k"]
-    scale: Float[Tensor, "B k"]  #: standard deviations, of θ's sign where they are √α θ
+    scale: Float[Tensor, "B k"]  #: standard deviations; √α θ has the sign of θ
     log_alpha: Float[Tensor, "B k"]
 
 
 class TrainableMultiplicative(TrainablePosterior):
-    """N(θ, αθ²), one α per problem or one per weight; started where E w² is the prior's, θ²(1+α) = 1."""
+    """N(θ, αθ²), one α per problem or one per weight; initialised at the prior's E w², θ²(1+α) = 1."""
 
     def __init__(self, B: int, k: int, alpha: float, learned: bool = False, per_weight: bool = False) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class TrainableMultiplicative(TrainablePosterior):
 
 
 class TrainableAdditive(TrainablePosterior):
-    """N(θ, σ²) with θ and log σ² (Molchanov et al. 2017), started at the prior N(0, 1)."""
+    """N(θ, σ²) with parameters θ and log σ² (Molchanov et al. 2017), initialised at the prior N(0, 1)."""
 
     def __init__(self, B: int, k: int) -> None:
         super().__init__()

@@ -167,9 +167,9 @@ class Layer(_Spec):
             chosen = [_chosen(of, value, turn) for of in (colour, self.marker, self.style, self.alpha, self.fill)]
             columns = [of for of in chosen if of in rows]
             # The most opaque part comes first, and has the label for the legend.
-            for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
-                own: list[Any] = [next(iter(alike[of]), None) if of in rows else of for of in chosen]
-                yield alike, self._look(*own) | {"label": label}
+            for _, group in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
+                own: list[Any] = [next(iter(group[of]), None) if of in rows else of for of in chosen]
+                yield group, self._look(*own) | {"label": label}
                 label = None
 
     def _look(self, colour: str, marker: str, style: str, alpha: float, fill: float) -> Look:

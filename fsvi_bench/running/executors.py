@@ -205,7 +205,7 @@ class LocalExecutor(Executor):
 class Worker:
     """A process that makes one call after another.
 
-    No other process holds the far end of its pipe, so that its death is noticed here, even in the middle of an answer.
+    No other process holds the far end of its pipe, so its death is noticed here, even in the middle of an answer.
 
     Args:
         prepare: called with `arguments` in the new process; must call `start_worker`.

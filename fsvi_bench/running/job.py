@@ -129,7 +129,7 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
         return {"status": "diverged", "reason": diverged}
     try:
         if (reason := defect(posterior, problem.frozen.k)) is not None:
-            return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
+            return {"status": "failed", "reason": f"this is not a posterior over the weights: {reason}"}
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)

@@ -47,7 +47,7 @@ def parse_settings(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """
     settings = dict(given if isinstance(given, Mapping) else map(parse_setting, _several(given)))
     if "M" in settings:
-        raise InputError(f"--set M is not an option; set the size of the measurement set with {FLAGS['M']}")
+        raise InputError(f"--set M is not supported; set the size of the measurement set with {FLAGS['M']}")
     return settings
 
 

@@ -63,8 +63,8 @@ class Protocol(Request):
     def _consistent(self) -> Protocol:
         if any(not (each.measurement_points or each.grid) for each in self.sub_grids):
             raise ValueError("a sub-grid needs measurement_points or a grid")
-        if strangers := [name for name in self.method_options if self.methods and name not in self.methods]:
-            raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
+        if unknown := [name for name in self.method_options if self.methods and name not in self.methods]:
+            raise ValueError(f"method_options has '{unknown[0]}', which is not among the methods")
         if {"M", "max_steps"} & set(chain(self.options, *self.grids, *self.method_options.values())):
             raise ValueError("M and max_steps cannot be options here; set measurement_points and max_steps instead")
         if empty := [name for grid in self.grids for name, values in grid.items() if not values]:
@@ -114,7 +114,8 @@ def make_plan(request: Request) -> Plan:
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
-        raise InputError(f"no chosen method has a family among {', '.join(request.families)}; theirs: {own}")
+        missing = f"--family {', '.join(request.families)}: none of the chosen methods ({', '.join(methods)}) has it"
+        raise InputError(f"{missing}; their families: {own}")
     named = {task.dataset for task in tasks}
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(

@@ -33,7 +33,7 @@ TRAINS_AND_SCORES = "fsvi_bench.running.job"
 
 def decisive_sha256(method_sha256: str) -> str:
     """Hash of everything except settings that determines a result: method, training and scoring code, and kernels."""
-    shared = meaning_sha256(TRAINS_AND_SCORES, leaving_out=("fsvi_bench.running",))
+    shared = meaning_sha256(TRAINS_AND_SCORES, excluding=("fsvi_bench.running",))
     asked = arithmetic()
     return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 

@@ -264,7 +264,7 @@ def _fits(
 ) -> Iterator[tuple[Place, Any]]:
     """Yields a function's result for each split as it finishes, or the reason for its failure.
 
-    Raw data are sent to the worker, so that no shared folder is needed.
+    Raw data are sent to the worker, so no shared folder is needed.
     """
     jobs = ((place, load_raw(load_card(place[0]), place[1], data_dir)) for place in places)
     for (place, _), outcome in executor.on("cpu").map(function, jobs):

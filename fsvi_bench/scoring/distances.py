@@ -1,6 +1,6 @@
 """Distances between the laws of f under q and under the exact posterior: MMD², energy distance, W₂ input by input.
 
-For standardised targets and without noise. They need no density, so they compare Gaussians and draws alike.
+They are for standardised targets, without noise. They need no density, so they apply to Gaussians and draws.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fsvi_bench.maths.two_sample import PairMeans, expected_kernel, expected_nor
 from fsvi_bench.tasks.task import Task
 
 INPUTS = 20  #: the first test inputs in split order, at which f is compared jointly
-PART = 5000  #: samples whose pairs are formed
+PART = 5000  #: maximum number of samples whose pairs are formed
 COLUMNS = 2**24  #: values of f sorted at once: 128 MB
 
 
 def gaussian_distances(mean: Vector, tril: Matrix, problem: Task) -> dict[str, float]:
-    """Of N(mean, LLᵀ): closed forms, with E‖·‖ by quadrature."""
+    """Distances of N(mean, LLᵀ): closed forms, with E‖·‖ by quadrature."""
     values = [
         (Phi @ mean, _deviations(Phi, tril), *_exact(problem, Phi)) for Phi in (problem.Phi_test, problem.Phi_box)
     ]
@@ -34,7 +34,7 @@ def gaussian_distances(mean: Vector, tril: Matrix, problem: Task) -> dict[str, f
 
 
 def draws_distances(f_test: Float[Tensor, "n N_test"], problem: Task) -> dict[str, float]:
-    """MMD² and energy distance of the law that n functions were drawn from: unbiased, and so possibly negative."""
+    """MMD² and energy distance of the law that n functions were drawn from: unbiased, so they may be negative."""
     f, Phi = f_test[:, :INPUTS], problem.Phi_test[:INPUTS]
     squared_length = _covariance(Phi, problem.truth.covariance_tril).trace()
     offset = f - Phi @ problem.truth.posterior.mean
@@ -42,7 +42,7 @@ def draws_distances(f_test: Float[Tensor, "n N_test"], problem: Task) -> dict[st
 
 
 def samples_distances(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, float]:
-    """Of many samples: the mean of MMD² and energy distances of parts of them, since all pairs would be too many."""
+    """MMD² and energy distance of many samples: means over parts of them, since all pairs would be too many."""
     parts = samples.tensor_split(-(-len(samples) // PART))
     each = [draws_distances(w @ problem.Phi_test.mT, problem) for w in parts]
     found = {name: sum(distances[name] for distances in each) / len(each) for name in each[0]}
@@ -62,7 +62,7 @@ def draws_w2(f: Float[Tensor, "n P"], problem: Task, Phi: Features) -> float:
 def _joint(
     offset: Float[Tensor, "n d"], own: Float[Tensor, "d d"], pairs: PairMeans, problem: Task
 ) -> dict[str, float]:
-    """From the offsets of q's parts from the exact mean, the covariance of each part, and q's means over pairs.
+    """MMD² and energy distance, from offsets of q's parts from the exact mean, their covariance, and means over pairs.
 
     MMD² has the kernel exp(−‖a − b‖²/2ℓ²) with ℓ² the sum of the exact posterior's variances; the energy distance is
     2E‖X − Y‖ − E‖X − X′‖ − E‖Y − Y′‖ (Székely and Rizzo 2013), without a root.

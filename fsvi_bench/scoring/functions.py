@@ -1,7 +1,7 @@
 """Scores of n equally weighted functions, by their values at the test and box inputs.
 
-Particles have them, and so have functions drawn by tools that know no weights. The predictive is a mixture of n
-Gaussians, whose density and distribution function are finite sums.
+They apply to particles and to functions from tools without weights. The predictive is a mixture of n Gaussians, whose
+density and distribution function are finite sums.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fsvi_bench.scoring.predictive import (
 )
 from fsvi_bench.tasks.task import Task
 
-OVERFLOW = 1e140  #: values whose squares, summed, are still finite
+OVERFLOW = 1e140  #: sums of squares of smaller values are finite
 
 
 def functions_of(q: ParticlesPosterior, problem: Task) -> FunctionSamplesPosterior:
-    """The particles' functions."""
+    """The functions of particles."""
     return FunctionSamplesPosterior(q.particles @ problem.Phi_test.mT, q.particles @ problem.Phi_box.mT)
 
 
 def function_scores(q: FunctionSamplesPosterior, problem: Task) -> dict[str, Any]:
-    """What needs function values only.
+    """Scores that need only function values.
 
     Raises:
-        InputError: the values belong to other inputs than the task's, or are so large that they overflow.
+        InputError: the values are at other inputs than the task's, or so large that scores overflow.
     """
     for name, f, Phi in (("f_test", q.f_test, problem.Phi_test), ("f_box", q.f_box, problem.Phi_box)):
         if f.shape[1] != len(Phi):
@@ -77,6 +77,6 @@ def functions_nlpd(f_test: Float[Tensor, "n N_test"], problem: Task) -> float:
 
 
 def integral_scores(name: str, integrals: Integrals) -> dict[str, float | None]:
-    """The mean over inputs, and that of the errors."""
+    """The means over inputs of the KL and of its errors."""
     error = integrals.imprecision
     return {name: float(integrals.kl.mean()), f"{name}_imprecision": None if error is None else float(error.mean())}

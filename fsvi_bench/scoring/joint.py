@@ -1,6 +1,6 @@
 """KL(exact ‖ q) of the first 1, 10 and 100 targets together, noise included (Osband et al. 2022).
 
-The joint law shows what single predictions hide: whether q knows which errors come together. It exists for every q.
+The joint law shows what single predictions cannot: which errors occur together under q. It exists for every q.
 For Gaussians it is a closed form. Otherwise −E log q(y) is estimated from draws y of the exact posterior, with control
 variates whose expectations are known. The density of n functions is a finite sum; that of dropout is estimated for
 each y (`maths.switched_joint`), and so is that of the law that `samples` were drawn from.
@@ -32,13 +32,13 @@ COUNTS = (1, 10, 100)
 NO_JOINT = dict.fromkeys(map(str, COUNTS))
 DRAWS = 1000  #: draws y of the exact posterior
 SWITCHED_DRAWS = 200  #: the same for dropout, where a density takes as long as that of 10,000 functions
-GROUPS, GROUP_SIZE = 4, 32  #: of particles that estimate one density
-SAMPLE_GROUPS = 20  #: of consecutive samples
-BLOCK = 2048  #: functions whose densities are held at once, for each draw: 16 MB
-#: Bias of log q(y), in nats, up to which it is known well enough to be taken off. Beyond, the estimated KL is an upper
+GROUPS, GROUP_SIZE = 4, 32  #: groups of particles that estimate one density
+SAMPLE_GROUPS = 20  #: groups of consecutive samples
+BLOCK = 2048  #: functions whose densities are in memory at once, for each draw: 16 MB
+#: Bias of log q(y), in nats, up to which it is known well enough to be subtracted. Above, the estimated KL is an upper
 #: bound in expectation (Jensen), and the stated error is the value itself.
 KNOWN = 0.1
-ROUNDING = 1e-12  #: of log densities, relative
+ROUNDING = 1e-12  #: relative rounding error of log densities
 
 
 class Law(NamedTuple):
@@ -49,17 +49,17 @@ class Law(NamedTuple):
 
     @staticmethod
     def of(mean: Float[Tensor, " t"], factor: Float[Tensor, "t r"], noise_variance: Float[Tensor, ""]) -> Law:
-        """With this mean and the covariance FFᵀ + σ²I."""
+        """The Gaussian with this mean and the covariance FFᵀ + σ²I."""
         noise = noise_variance.sqrt() * identity(len(mean), factor)
         return Law(mean, tril_of_gram(torch.cat([factor.mT, noise])))
 
     def log_density(self, y: Float[Tensor, "R t"]) -> Float[Tensor, " R"]:
-        """Of each row, in nats."""
+        """Log density of each row, in nats."""
         squares = solve_tril(self.tril, (y - self.mean).mT).square().sum(0)
         return -0.5 * (squares + logdet_of_tril(self.tril) + len(self.mean) * LOG_2PI)
 
     def entropy(self) -> Float[Tensor, ""]:
-        """In nats."""
+        """Entropy in nats."""
         return 0.5 * (logdet_of_tril(self.tril) + len(self.mean) * (LOG_2PI + 1))
 
 
@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
 
 
 def joint_scores(q: Posterior | FunctionSamplesPosterior, problem: Task) -> dict[str, dict[str, float | None] | None]:
-    """`joint_predictive_kl_test` and `_box` by the number of inputs, and their errors where they are estimated."""
+    """`joint_predictive_kl_test` and `_box` by the number of inputs, with errors if they are estimates."""
     found: dict[str, dict[str, float | None] | None] = {}
     for place, Phi in (("test", problem.Phi_test), ("box", problem.Phi_box)):
         name = f"joint_predictive_kl_{place}"
@@ -85,9 +85,9 @@ def joint_scores(q: Posterior | FunctionSamplesPosterior, problem: Task) -> dict
 
 
 def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, place: str, count: int) -> Estimate:
-    """KL(exact ‖ q) in nats of the targets at the first `count` inputs of a place, `test` or `box`.
+    """KL(exact ‖ q) in nats of the targets at the first `count` inputs of `test` or `box`.
 
-    Draws depend on the task and the inputs alone, so that they are the same for every q.
+    Draws depend on the task and the inputs alone, so they are the same for every q.
     """
     Phi, noise = (problem.Phi_test if place == "test" else problem.Phi_box)[:count], problem.frozen.noise_variance
     exact = Law.of(Phi @ problem.truth.posterior.mean, Phi @ problem.truth.covariance_tril, noise)
@@ -113,13 +113,13 @@ def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, 
 
 
 def _is_gaussian(q: Posterior) -> bool:
-    """Whether q's joint predictive is, too."""
+    """Whether q's joint predictive is Gaussian."""
     return not isinstance(q, SamplesPosterior) and not (isinstance(q, SwitchedPosterior) and q.singular)
 
 
 class Densities(NamedTuple):
-    """Log densities in nats, by how much they are too small in expectation, and the sampling error of their mean, over
-    the draws that the density is estimated from."""
+    """Log densities in nats, their negative bias, and the sampling error of their mean due to the draws that estimate
+    the density."""
 
     log_density: Float[Tensor, " R"]
     bias: Float[Tensor, " R"]
@@ -137,7 +137,7 @@ def _samples(
 ) -> Densities:
     """log E N(y; Φw, σ²I) over the law of the samples.
 
-    The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the number of samples that count at y. The sampling error comes from
+    The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the effective number of samples at y. The sampling error comes from
     the influence of each sample on the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.
     """
     parts = torch.split(samples, BLOCK)
@@ -174,7 +174,7 @@ def _switched(
     noise_variance: Float[Tensor, ""],
     generator: torch.Generator,
 ) -> Densities:
-    """Of dropout or spike-and-slab: the logarithm of a mean of unbiased estimates, of independent groups."""
+    """Log densities of dropout or spike-and-slab: logarithms of means of unbiased estimates by independent groups."""
     ratios = log_density_ratio(y, Phi, q.switches(), noise_variance, generator, GROUPS, GROUP_SIZE)
     log_density = own.log_density(y) + ratios.logsumexp(-1) - math.log(GROUPS)
     return Densities(log_density, ratios.var(-1) / (2 * GROUPS))

@@ -1,11 +1,11 @@
-"""Predictive densities of every kind of posterior at a problem's inputs: NLPD, coverage, KL from the exact one's.
+"""Predictive densities of every kind of posterior at a problem's inputs: NLPD, coverage, KL from the exact predictive.
 
 The exact posterior and Gaussian approximations predict Gaussians. Bernoulli dropout and spike-and-slab predict mixtures
 whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`), and n functions a mixture of n Gaussians.
 
 Coverage measures calibration: the share of test targets within the central intervals of the predictive. The central
 p-interval leaves (1 − p)/2 of the predictive, noise included, on either side. A calibrated model covers a share p of
-N_test targets, with standard error √(p(1 − p)/N_test). So it is reported beside the exact posterior's own coverage.
+N_test targets, with standard error √(p(1 − p)/N_test). So it is reported together with the exact posterior's coverage.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.tasks.task import Task
 
-LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}  #: of the intervals whose coverage is scored
+LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}  #: levels of the intervals whose coverage is scored
 CHUNK = 2**21  #: numbers at a time: 16 MB
 
 #: Range of the integrals in standard deviations of the exact predictive. It leaves out 6e-14 of the mass.
 REACH = 7.5
-#: Distance between nodes, in the same unit, at the start and at the end of the halving, and the change (nats) that
-#: asks for another halving. Where log q is smooth, the rule converges geometrically, and its error is about the square
+#: First and smallest distance between nodes, in the same unit, and the change (nats) above which the distance is
+#: halved again. Where log q is smooth, the rule converges geometrically, and its error is about the square
 #: of the last change; where it has kinks, between atoms many noise deviations apart, about the change itself.
 COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
-#: The least distance for sums over n functions, unless these take more densities than so many, about 20 s.
+#: Smallest distance for sums over n functions, and the maximum number of densities for it (about 20 s).
 FINEST, DENSITIES = 1 / 1024, 2**31
 
 #: The largest spread, the predictive standard deviation in noise deviations, at which a mixture's density is computed
@@ -49,7 +49,7 @@ MAX_SPREAD, MAX_SPREAD_IN_INTEGRALS = 5000.0, 500.0
 #: inputs take 80 s, and all nodes at most 16 times as long.
 PILOTS, MAX_WORK = 16, 2.0**20
 
-#: Of m ascending targets at each of the inputs with these places, noise included.
+#: Log densities, noise included, of m ascending targets at each of the inputs with these indices.
 LogDensity = Callable[[Float[Tensor, "P m"], Int[Tensor, " P"]], Float[Tensor, "P m"]]
 
 
@@ -60,11 +60,11 @@ class Predictive(NamedTuple):
     variance: Float[Tensor, " N"]
 
     def entropy(self) -> Float[Tensor, " N"]:
-        """Of the Gaussians with these variances."""
+        """Entropy of the Gaussians with these variances."""
         return 0.5 * (2 * math.pi * math.e * self.variance).log()
 
     def at(self, rows: Int[Tensor, " P"], z: Float[Tensor, " m"]) -> Float[Tensor, "P m"]:
-        """Targets so many standard deviations from the means of these rows."""
+        """Targets at these numbers of standard deviations from the means of these rows."""
         return self.mean[rows, None] + self.variance[rows, None].sqrt() * z
 
     def nlpd(self, problem: Task) -> float:
@@ -82,12 +82,12 @@ class Predictive(NamedTuple):
 
 
 def predictive_moments(problem: Task, Phi: Features, mean: Vector, tril: Matrix) -> Predictive:
-    """Of a posterior with this mean and covariance factor."""
+    """The predictive of a posterior with this mean and covariance factor."""
     return Predictive((Phi @ mean[:, None])[:, 0], predictive_variance(Phi, tril, problem.frozen.noise_variance))
 
 
 def exact_predictive(problem: Task, Phi: Features) -> Predictive:
-    """The exact posterior's."""
+    """The predictive of the exact posterior."""
     return predictive_moments(problem, Phi, problem.truth.posterior.mean, problem.truth.covariance_tril)
 
 
@@ -118,7 +118,7 @@ def spread_in_noise(q: Posterior, problem: Task, Phi: Features) -> float:
 
 
 def mixture_nlpd(q: SwitchedPosterior, problem: Task) -> tuple[float, float] | tuple[None, None]:
-    """NLPD of a mixture, and how far the worst test point's log density may be off (nats); None beyond `MAX_SPREAD`."""
+    """NLPD of a mixture, and the largest error of a test point's log density (nats); None above `MAX_SPREAD`."""
     if spread_in_noise(q, problem, problem.Phi_test) > MAX_SPREAD:
         return None, None
     task = problem.frozen
@@ -144,7 +144,7 @@ def coverage(q: Posterior, problem: Task) -> dict[str, float] | None:
 
 
 def functions_coverage(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task) -> dict[str, float]:
-    """The same of the mixture of N(f, σ²) over all functions, which come in parts."""
+    """The same for the mixture of N(f, σ²) over all functions, which are given in parts."""
     return _shares((2 * functions_cdf(functions, problem) - 1).abs())
 
 
@@ -153,13 +153,13 @@ def functions_cdf(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task)
     y, scale, n = problem.y_test, (2 * problem.frozen.noise_variance).sqrt(), 0
     total = torch.zeros_like(y)
     for f in functions:
-        total += torch.erfc((f - y[:, None]) / scale).sum(-1)  # 2Φ; torch's own Φ takes ten times as long
+        total += torch.erfc((f - y[:, None]) / scale).sum(-1)  # 2Φ; torch's Φ takes ten times as long
         n += f.shape[1]
     return total / (2 * n)
 
 
 def _shares(contents: Float[Tensor, " N_test"]) -> dict[str, float]:
-    """Share of targets whose central interval, the one that ends at the target, has at most the level's probability."""
+    """Share of targets inside each level's central interval: the one that ends at the target has at most this level."""
     return {name: int((contents <= p).sum()) / len(contents) for name, p in LEVELS.items()}
 
 
@@ -199,7 +199,7 @@ def too_expensive(
     N, z = len(exact.mean), nodes(COARSE)
     pilots = torch.linspace(0, N - 1, min(PILOTS, N)).round().long()
     left = MAX_WORK * len(pilots) * len(z)
-    for pilot in torch.split(pilots, 1):  # one by one, so as to stop early
+    for pilot in torch.split(pilots, 1):  # one by one, to stop early
         left -= float(density(exact.at(pilot, z), pilot).work.sum())
         if left < 0:
             return True
@@ -232,7 +232,7 @@ def kl_from_normal(exact: Predictive, log_density: LogDensity, fine: float = FIN
 
     −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal. For a smooth integrand with Gaussian tails the rule
     is as precise as Gauss–Hermite's, and all nodes are used again when the step is halved. The imprecision is the
-    change by the last halving.
+    change in the last halving.
     """
     expected, imprecision = torch.full_like(exact.mean, torch.inf), torch.full_like(exact.mean, torch.inf)
     rows, sums, z, step = torch.arange(len(exact.mean)), torch.zeros_like(exact.mean), nodes(COARSE), COARSE

@@ -24,21 +24,21 @@ from fsvi_bench.scoring.predictive import exact_predictive, moment_scores, nodes
 from fsvi_bench.tasks.task import Task
 
 GROUPS = 20
-#: Least numbers of particles whose moments are estimated with intervals: in all, and over the square of the number of
-#: weights. With fewer, the bias that the jackknife leaves in the KL, of order k³/n², is no longer small beside the
+#: Minimum numbers of particles for estimates of moments with intervals: in total, and divided by the square of the
+#: number of weights. With fewer, the remaining bias of the KL, of order k³/n², is no longer small compared with its
 #: standard error, of order k/n: for draws of the exact posterior with k = 100, 24 of 25 intervals covered at n = 2,000,
 #: and 19 at n = 1,000.
 MINIMUM, PER_SQUARE = 200, 0.2
-FLAT = 1e-10  #: least ratio of a weight's deviation given those before it to its own; below, the covariance is singular
+FLAT = 1e-10  #: smallest ratio of a weight's deviation given earlier ones to its own; below: singular
 STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; sampling errors are far larger
-ROWS = 1024  #: targets whose densities under one group's samples are held at once
+ROWS = 1024  #: targets whose densities under one group's samples are in memory at once
 
 
 def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
     """Estimates of the scores that exist for every distribution with moments, and `intervals`: their 95% intervals.
 
     Raises:
-        InputError: a group's complement has no more samples than there are weights, so that its covariance is singular.
+        InputError: a group's complement has no more samples than there are weights, so its covariance is singular.
     """
     if q.k >= q.S - -(-q.S // GROUPS):
         raise InputError(f"the posterior has {q.S} samples of {q.k} weights, too few for their covariance; draw more")
@@ -54,8 +54,8 @@ def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
 
 
 def particle_moments(q: ParticlesPosterior, problem: Task) -> dict[str, Any]:
-    """Scores of the moments: estimates for the law that the particles were drawn from, with `intervals`, where there
-    are enough of them, and otherwise those of the particles themselves."""
+    """Scores of the moments. With enough particles, estimates for the law that they were drawn from, with `intervals`;
+    otherwise those of the particles themselves."""
     if q.n < max(MINIMUM, PER_SQUARE * q.k**2):
         scores = moment_scores(q.mean, tril := q.covariance_tril(), problem)
         return scores | ({"kl_moment_matched": math.inf} if is_flat(q.particles, tril) else {})
@@ -68,7 +68,7 @@ def particle_moments(q: ParticlesPosterior, problem: Task) -> dict[str, Any]:
 
 
 def _estimates(scores: Callable[[int | None], dict[str, float]]) -> dict[str, Any]:
-    """From the scores of all draws, and of those without each group."""
+    """Estimates from the scores of all draws, and of the draws without each group."""
     whole, without = scores(None), [scores(g) for g in range(GROUPS)]
     estimates = {name: _jackknife(value, [each[name] for each in without]) for name, value in whole.items()}
     # The jackknife corrects the squared distance; the score is its root.
@@ -85,7 +85,7 @@ def is_flat(draws: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> bool:
 
 
 def _jackknife(whole: float, without: list[float]) -> tuple[float, ...]:
-    """Bias-corrected estimate and t-interval from a score of all samples and those without each group; infinite where
+    """Bias-corrected estimate and t-interval from a score of all samples and those without each group; infinite if
     one of them is."""
     if not all(map(math.isfinite, (whole, *without))):
         return (math.inf,) * 3

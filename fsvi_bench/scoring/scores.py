@@ -58,7 +58,7 @@ NO_MARGINALS: dict[str, float | None] = dict.fromkeys(map(str, MARGINAL_COUNTS))
 #: Scores of a q without a density.
 SINGULAR = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf) | {"elbo": -math.inf}
 SPECTRUM_QUANTILES = 21
-OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
+OVERFLOW = 1e140  #: sums of k² squares of smaller numbers are finite
 
 
 def _of_all_levels(shares: dict[str, float]) -> dict[str, float]:
@@ -95,13 +95,13 @@ class Overconfidence(BaseModel):
 
 
 class Scores(BaseModel):
-    """Every score of one cell, null where one does not apply. KLs are never clipped: −1e-9 is rounding, less is a bug.
+    """All scores of one cell, null if not applicable. KLs are never clipped: −1e-9 is rounding, less is a bug.
 
-    The last fields have defaults: records of earlier versions lack them.
+    The last fields have defaults because records of earlier versions lack them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    singular: bool | None  #: q has no density, so `kl` is infinite; null for samples, from which it cannot be told
+    singular: bool | None  #: q has no density, so `kl` is infinite; null for samples, which do not show it
     kl: float | None  #: KL(q ‖ P_D)
     kl_mean_term: float | None  #: of `kl`, or of `kl_moment_matched` where `kl` is infinite or null
     kl_cov_term: float | None
@@ -117,7 +117,7 @@ class Scores(BaseModel):
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence | None
     nlpd: float | None  #: null for a mixture that is too spread out
-    nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
+    nlpd_imprecision: float | None  #: largest error of a test point's log density (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float
     nlpd_gap: float | None
@@ -146,8 +146,8 @@ def score(q: Approximation, problem: Task) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
-        InputError: q has another number of weights than the task has features, or values at other inputs; numbers so
-            large that they overflow; or too few samples for their moments.
+        InputError: q's number of weights is not the task's number of features, its values are at other inputs, its
+            numbers are so large that scores overflow, or it has too few samples for their moments.
     """
     exact = exact_predictive(problem, problem.Phi_test)
     values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | {
@@ -186,13 +186,13 @@ def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
 
 
 def _without_density(problem: Task) -> dict[str, Any]:
-    """Of a q that consists of atoms, over the weights and at any inputs."""
+    """Scores of a q that consists of atoms, in weight space and at any inputs."""
     counts = (count for count in MARGINAL_COUNTS if count <= len(problem.Phi_test))
     marginals = NO_MARGINALS | {str(count): math.inf for count in counts}
     return SINGULAR | {"singular": True, "kl_marginals": marginals}
 
 
-#: Keys of the scores that are objects, which are null as a whole where the score does not apply.
+#: Keys of the scores that are objects; the object is null if the score does not apply.
 NESTED: dict[str, dict[str, None]] = {
     **dict.fromkeys(("coverage", "coverage_exact"), dict.fromkeys(LEVELS)),
     **dict.fromkeys((f"joint_predictive_kl_{place}" for place in ("test", "test_error", "box", "box_error")), NO_JOINT),
@@ -202,7 +202,7 @@ NESTED: dict[str, dict[str, None]] = {
 
 
 class TraceScores(NamedTuple):
-    """The scores that a trace follows."""
+    """The scores in a trace."""
 
     kl: float
     nlpd: float | None
@@ -213,7 +213,7 @@ class TraceScores(NamedTuple):
 def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceScores:
     """KL(q ‖ P_D) and NLPD of q and of its moment-matched Gaussian; NaN for a q that has diverged.
 
-    A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
+    A mixture's NLPD takes as long as many steps; it is None without `mixtures`.
     """
     if divergence(q) is not None:
         return TraceScores(*[math.nan] * 4)
@@ -247,7 +247,7 @@ def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[
 
 
 def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
-    """What depends on whether q has a density over the weights."""
+    """Scores that depend on whether q has a density over the weights."""
     exact, tril = problem.truth.posterior, q.covariance_tril()
     if not q.singular:
         kl = gaussian_kl_to_precision(q.mean, tril, *exact)
@@ -267,13 +267,13 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
 
 
 def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
-    """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
+    """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null if the test set is smaller."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
     has_atoms, full_rank = isinstance(q, SwitchedPosterior) and q.singular, bool((tril.diagonal() > 0).all())
     marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])
-        # The covariance of Vᵀw may have full rank although that of w has not.
+        # The covariance of Vᵀw may have full rank even if that of w does not.
         seen = full_rank or int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
         kl = projected_kl(basis, q.mean, tril, truth.posterior.mean, truth.covariance_tril)
         marginals[str(count)] = float(kl) if seen and not has_atoms else math.inf
@@ -290,7 +290,7 @@ def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k
 
 
 def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], precision_tril: Tensor) -> None:
-    """Every score is a sum of squares of numbers no larger than these; LAPACK would print an error of its own."""
+    """Scores are sums of squares of numbers no larger than these; on overflow, LAPACK would print its own errors."""
     largest = max(float(precision_tril.abs().max()), 1.0) * max(float(mean.abs().max()), float(tril.abs().max()))
     if not largest < OVERFLOW:
         raise InputError(
@@ -306,7 +306,7 @@ def not_a_number(scores: Scores) -> list[str]:
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Every number within scores with its name, such as `kl_marginals 5`; ends and quantiles share their list's."""
+    """Every number in scores with its name, such as `kl_marginals 5`; all numbers of a list share its name."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _numbers(f"{name} {key}".strip(), item)

@@ -150,7 +150,7 @@ def _weighted_sums(
 ) -> Float[np.ndarray, "n M"]:
     """counts @ scores, where 0 · ∞ = 0.
 
-    BLAS is not used: it may round equal columns differently, so that equal methods would not tie.
+    BLAS is not used: it may round equal columns differently, so equal methods would not tie.
     """
     sums = np.zeros((len(counts), scores.shape[1]))
     with np.errstate(invalid="ignore"):

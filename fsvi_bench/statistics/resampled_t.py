@@ -32,7 +32,9 @@ def one_row(name: str, values: ArrayLike) -> Float[np.ndarray, " J"]:
     if row.ndim != 1 or not row.size:
         raise InputError(f"{name} has shape {list(row.shape)}, expected one row of at least one number; reshape it")
     if np.isnan(row).any():
-        raise InputError(f"{name} holds NaN at index {np.isnan(row).argmax()}, expected numbers; omit missing values")
+        raise InputError(
+            f"{name} contains NaN at index {np.isnan(row).argmax()}, expected numbers; omit missing values"
+        )
     return row
 
 
@@ -60,7 +62,7 @@ def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float 
     with np.errstate(invalid="ignore"):
         mean = float(row.mean())
     if math.isnan(mean):
-        raise InputError("values hold Infinity and -Infinity, whose mean is not a number; remove one of the two")
+        raise InputError("values contain Infinity and -Infinity, whose mean is not a number; remove one of the two")
     if len(row) == 1 or math.isinf(mean):
         return Interval(mean, None, None)
     half = float(half_width(row, test_train_ratio, level))

@@ -215,13 +215,13 @@ def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
     Raises:
         InputError: either is not valid, or the certificate belongs to another task.
     """
-    task, beside = read_task(path), certificate_path(path)
-    if not is_file(beside):
+    task, certificate_file = read_task(path), certificate_path(path)
+    if not is_file(certificate_file):
         return task, None
     try:
-        return task, certificate_of(task, beside.read_bytes(), beside)
+        return task, certificate_of(task, certificate_file.read_bytes(), certificate_file)
     except OSError as error:
-        raise InputError(f"cannot read {beside}: {error.strerror}") from error
+        raise InputError(f"cannot read {certificate_file}: {error.strerror}") from error
 
 
 def certificate_of(task: FrozenTask, text: str | bytes, where: Path) -> Certificate:
@@ -272,5 +272,5 @@ def certificate_json(certificate: Certificate, indent: int | None = None) -> str
         return json.dumps(certificate.model_dump(mode="json"), indent=indent, allow_nan=False)
     except ValueError as error:
         raise TaskRefused(
-            f"the certificate of {certificate.dataset} split {certificate.split} holds NaN or infinity"
+            f"the certificate of {certificate.dataset} split {certificate.split} contains NaN or infinity"
         ) from error

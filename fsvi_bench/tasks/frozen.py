@@ -149,7 +149,7 @@ def _check_values(content: TensorFile, task: FrozenTask) -> None:
     for name in ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std"):
         smallest = float(task.tensors[name].min())
         if smallest <= 0:
-            raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers; export the task again")
+            raise content.error(f"'{name}' contains {smallest:g}, expected positive numbers; export the task again")
     if float(task.jitter) < 0:
         raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
     # The RBF grid is defined on raw inputs and targets; other values would be silently ignored.

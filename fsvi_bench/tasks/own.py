@@ -121,5 +121,7 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
         raise InputError(f"{what} is not numeric, expected numbers only; encode it as numbers or drop it") from error
     if not np.isfinite(numbers).all():
         row = np.argwhere(~np.isfinite(numbers))[0][0]
-        raise InputError(f"{what} holds NaN or infinity in row {row}, expected finite numbers; drop or fill such rows")
+        raise InputError(
+            f"{what} contains NaN or infinity in row {row}, expected finite numbers; drop or fill such rows"
+        )
     return numbers

@@ -72,10 +72,10 @@ def _places(source: FileSource, data_dir: Path | None) -> dict[str, Path]:
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
     """Whether the raw data are available without a download."""
-    return whereabouts(card, data_dir) != "to be downloaded"
+    return location(card, data_dir) != "to be downloaded"
 
 
-def whereabouts(card: Card, data_dir: Path | None = None) -> str:
+def location(card: Card, data_dir: Path | None = None) -> str:
     """Where the raw data are (not verified), or how they are obtained, for display."""
     if isinstance(card.source, SklearnSource):
         return "bundled with scikit-learn"

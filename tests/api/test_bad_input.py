@@ -39,8 +39,8 @@ FIT = {
     "unknown device": (("rand-a",), {"device": "tpu"}, "the device is 'tpu', expected auto, cpu or cuda"),
     "an array for a device": (("rand-a",), {"device": np.array(["cpu", "cuda"])}, "the device is \"['cpu' 'cuda']\", expected auto, cpu or cuda"),
     "an array for a family": (("rand-a",), {"family": np.array(["full", "ffg"])}, "method rand-a has no family \"['full' 'ffg']\"; its families: full, ffg"),
-    "steps beyond counting": (("rand-a",), {"max_steps": 2**63}, "method rand-a, option 'max_steps': got a number of 64 bits, expected fewer than 63"),
-    "samples beyond counting": (("ssge",), {"S": 10**5000}, "method ssge, option 'S': got a number of 16610 bits, expected fewer than 63"),
+    "steps beyond counting": (("rand-a",), {"max_steps": 2**63}, "method rand-a, option 'max_steps' is a number of 64 bits, expected fewer than 63"),
+    "samples beyond counting": (("ssge",), {"S": 10**5000}, "method ssge, option 'S' is a number of 16610 bits, expected fewer than 63"),
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_fit_refuses(diabetes, name):
     assert message in refusal(fit, *arguments, diabetes, **settings)
 
 
-def test_fit_refuses_a_deterministic_methods_bad_seed_too(diabetes):
+def test_fit_refuses_a_bad_seed_of_a_deterministic_method(diabetes):
     assert "seed is 'x'" in refusal(fit, "exact", diabetes, seed="x")
 
 
@@ -71,7 +71,7 @@ def test_fit_refuses_a_deterministic_methods_bad_seed_too(diabetes):
         ([1], "the task is of type list, expected a Task"),
     ],
 )
-def test_only_a_task_will_do(task, message):
+def test_anything_but_a_task_is_refused(task, message):
     assert message in refusal(fit, "exact", task)
 
 
@@ -94,7 +94,7 @@ def test_a_method_refuses(diabetes, name):
     assert message in refusal(RandA, diabetes if task is None else task, *others, **settings)
 
 
-def test_one_seed_need_not_be_a_list(diabetes):
+def test_a_single_seed_is_accepted(diabetes):
     assert RandA(diabetes, "ffg", 7).seeds == RandA(diabetes, "ffg", [7]).seeds == (7,)
 
 
@@ -137,7 +137,7 @@ def test_score_refuses(diabetes, name):
     assert message in refusal(score, q, diabetes)
 
 
-def test_no_more_draws_are_made_than_a_memory_holds():
+def test_more_draws_than_fit_in_memory_are_refused():
     q = FactorisedGaussian(zeros(100), torch.ones(100, dtype=torch.float64))
     for n in (10**10, 2**63):
         assert refusal(q.sample, n) == f"n is {n}, expected fewer than 1374389534 draws; draw them in parts"

@@ -134,14 +134,14 @@ def test_divergence_has_an_exception_of_its_own(diabetes):
         fit(Away, diabetes, max_steps=10)
 
 
-def test_targets_that_are_no_numbers_diverge(diabetes):
+def test_targets_that_are_not_finite_diverge(diabetes):
     y = diabetes.y.clone()
     y[3] = np.nan
     task = Task(diabetes.frozen, diabetes.feature_map, diabetes.X, y, diabetes.X_test, diabetes.y_test)
-    with pytest.raises(Diverged, match="the posterior holds NaN or infinity"):
+    with pytest.raises(Diverged, match="the posterior contains NaN or infinity"):
         fit("exact", task)
 
 
-def test_what_is_no_posterior_is_refused(diabetes):
+def test_a_wrong_posterior_is_refused(diabetes):
     with pytest.raises(fsvi_bench.InputError, match=r"Broken did not return a posterior .* float32, expected float64"):
         fit(Broken, diabetes)

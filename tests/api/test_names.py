@@ -20,7 +20,7 @@ def said_by_python(code: str):
     return json.loads(out.stdout)
 
 
-def test_the_import_brings_nothing_with_it():
+def test_importing_the_package_imports_no_heavy_modules():
     code = (
         "import sys, json; before = set(sys.modules); import fsvi_bench; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"

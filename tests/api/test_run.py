@@ -23,7 +23,7 @@ def test_it_returns_what_the_command_prints(cli, tmp_path):
         assert math.isclose(row["kl"], record["scores"]["kl"], rel_tol=0, abs_tol=0)
 
 
-def test_one_need_not_be_a_list_and_methods_may_be_classes(tmp_path):
+def test_single_values_and_classes_of_methods_are_accepted(tmp_path):
     frame = fsvi_bench.run(
         datasets="toy", splits=[0], methods=fsvi_bench.Exact, seeds=0, wandb="off", out=str(tmp_path)
     )
@@ -55,7 +55,7 @@ def test_one_need_not_be_a_list_and_methods_may_be_classes(tmp_path):
         ({"wandb": "maybe"}, "expected 'auto', 'online', 'offline' or 'off'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, options, words):
+def test_invalid_options_are_refused_before_anything_is_written(tmp_path, options, words):
     with pytest.raises(InputError, match=words):
         fsvi_bench.run(**{**ASKED, "out": tmp_path / "out", **options})
     assert list(tmp_path.iterdir()) == []

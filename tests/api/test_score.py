@@ -91,7 +91,7 @@ def test_the_tasks_own_exact_posterior_has_kl_0(diabetes):
         assert abs(score(form, diabetes)["kl"]) < 1e-12
 
 
-def test_scales_that_differ_by_far_are_no_singularity(diabetes, q):
+def test_very_different_scales_do_not_count_as_singular(diabetes, q):
     """Correlations decide, not variances: 24 digits between the variances of two weights are a Gaussian like any other."""
     k = q.k
     scale = torch.logspace(-8, 4, k, dtype=torch.float64)
@@ -158,10 +158,10 @@ REFUSED = {
     "float32 torch": (lambda m, C, q: (m, torch.tensor(C).float()), "'covariance' has type float32, expected float64 (float32 "),
     "float32 posterior": (lambda m, C, q: q.map(torch.Tensor.float), "this is not a posterior over the task's 100 weights: its mean has type float32, expected float64 (float32 "),
     "complex": (lambda m, C, q: (m + 0j, C), "'mean' has type complex128, expected float64"),
-    "NaN": (lambda m, C, q: (np.where(np.arange(100) == 3, np.nan, m), C), "'mean' holds NaN or infinity, expected finite numbers"),
-    "infinity": (lambda m, C, q: (m, np.inf * C), "'covariance' holds NaN or infinity"),
-    "NaN in a posterior": (lambda m, C, q: FullGaussian(q.mean * np.nan, q.scale_tril), "the posterior holds NaN or infinity"),
-    "negative scale": (lambda m, C, q: FactorisedGaussian(q.mean, -q.mean.abs() - 1), "'scale' holds -"),
+    "NaN": (lambda m, C, q: (np.where(np.arange(100) == 3, np.nan, m), C), "'mean' contains NaN or infinity, expected finite numbers"),
+    "infinity": (lambda m, C, q: (m, np.inf * C), "'covariance' contains NaN or infinity"),
+    "NaN in a posterior": (lambda m, C, q: FullGaussian(q.mean * np.nan, q.scale_tril), "the posterior contains NaN or infinity"),
+    "negative scale": (lambda m, C, q: FactorisedGaussian(q.mean, -q.mean.abs() - 1), "'scale' contains -"),
     "upper triangle": (lambda m, C, q: FullGaussian(q.mean, q.covariance), "its scale_tril has entries above the diagonal"),
     "a batch": (lambda m, C, q: q.map(lambda t: t[None]), "shapes mean [1, 100], scale_tril [1, 100, 100], expected those of one problem; score q[0]"),
     "variances": (lambda m, C, q: (m, np.diag(C)), "the covariance has shape [100], expected [100, 100]; convert variances with numpy.diag"),
@@ -173,7 +173,7 @@ REFUSED = {
     "one particle": (lambda m, C, q: q.sample(1), "this is not a posterior: it has 1 particle, expected 2 or more; draw more"),
     "few samples": (lambda m, C, q: SamplesPosterior(q.sample(50)), "it has 50 samples, expected at least 10000; draw more, or give them as particles"),
     "many particles": (lambda m, C, q: ParticlesPosterior(q.sample(10_000)), "it has 10000 particles, expected fewer than 10000; give them as samples"),
-    "NaN in particles": (lambda m, C, q: q.sample(5) * np.nan, "'samples' holds NaN or infinity"),
+    "NaN in particles": (lambda m, C, q: q.sample(5) * np.nan, "'samples' contains NaN or infinity"),
     "transposed": (lambda m, C, q: q.sample(10_000).T, "the samples have shape [100, 10000], expected [n, 100]; transpose them"),
     "other samples": (lambda m, C, q: np.zeros((10_000, 7)), "the samples have shape [10000, 7], expected [n, 100]"),
     "chains": (lambda m, C, q: q.sample(10_000)[None].numpy(), "the posterior has shape [1, 10000, 100], expected"),

@@ -121,7 +121,7 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
     assert len(list((tmp_path / "offline" / "wandb").glob("offline-run-*/run-*.wandb"))) == 2
 
 
-def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
+def test_a_failure_of_wandb_loses_no_cell(cli, tmp_path, monkeypatch):
     def refuse(*_):
         raise ConnectionError("planted")
 
@@ -158,7 +158,7 @@ def test_infinity_is_a_word_in_json(cli, tmp_path):
     assert (status, json.loads(out)["reverse_kl"]) == (0, "Infinity")
 
 
-def test_no_arguments_is_a_question(cli):
+def test_without_arguments_the_help_is_shown(cli):
     for arguments in ((), ("tasks",)):
         status, out, err = cli(*arguments)
         assert (status, err) == (2, "")

@@ -60,13 +60,13 @@ SAID = [
     ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
-    ("score", "score needs either --task and --posterior, or --posteriors"),
-    ("score --task boston:0 --posteriors x", "give one of the two pairs"),
+    ("score", "score needs either --task with --posterior, or --posteriors"),
+    ("score --task boston:0 --posteriors x", "give one of these combinations"),
     ("tasks build", BUILD),
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
-    ("reproduce ksw2015-fig2 --no-compute", "leave --no-compute out"),
+    ("reproduce ksw2015-fig2 --no-compute", "drop --no-compute"),
     ("submit exact", "needs --author (a name) and --owner"),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
@@ -125,10 +125,10 @@ f64 = {"dtype": torch.float64}
     ("metadata", "tensors", "words"),
     [
         ({}, {"input_mean": torch.zeros(5, **f64)}, "'input_mean' has shape [5], expected [13]"),
-        ({}, {"lengthscales": torch.full((13,), float("nan"), **f64)}, "'lengthscales' holds NaN or infinity"),
+        ({}, {"lengthscales": torch.full((13,), float("nan"), **f64)}, "'lengthscales' contains NaN or infinity"),
         ({}, {"extra": torch.zeros(1, **f64)}, "unknown tensor 'extra'"),
         ({"format": "fsvi-task/0"}, {}, "has format 'fsvi-task/0'"),
-        ({}, {"noise_variance": torch.tensor(-0.1, **f64)}, "'noise_variance' holds -0.1, expected positive"),
+        ({}, {"noise_variance": torch.tensor(-0.1, **f64)}, "'noise_variance' contains -0.1, expected positive"),
     ],
 )
 def test_a_broken_task_file(refused, tmp_path, metadata, tensors, words):
@@ -139,7 +139,7 @@ def test_a_broken_task_file(refused, tmp_path, metadata, tensors, words):
     assert refused("score", "--task", path, "--posterior", FULL) == said
 
 
-def test_a_pickle_is_no_task_and_no_posterior(refused, tmp_path):
+def test_a_pickle_is_refused_as_task_and_posterior(refused, tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(pickle.dumps([1.0]))
     for arguments in (("run", "--task", path), ("score", "--task", TASK, "--posterior", path)):
@@ -173,7 +173,7 @@ def test_another_tasks_certificate(cli, refused, tmp_path):
     [
         ("particles", {"particles": torch.zeros(1, 100, **f64)}, "it has 1 particle, expected 2 or more; draw more"),
         ("particles", {"particles": torch.zeros(3, 99, **f64)}, "task has k=100 features, posterior has 99"),
-        ("particles", {"particles": torch.full((3, 100), torch.nan, **f64)}, "'particles' holds NaN or infinity"),
+        ("particles", {"particles": torch.full((3, 100), torch.nan, **f64)}, "'particles' contains NaN or infinity"),
         ("function-samples", {"f_test": torch.zeros(3, 7, **f64), "f_box": torch.zeros(3, 1000, **f64)}, "f_test has values at 7 inputs, expected the task's 44"),
         ("function-samples", {"f_test": torch.zeros(1, 44, **f64), "f_box": torch.zeros(1, 1000, **f64)}, "it has 1 function, expected 2 or more"),
         ("function-samples", {"f_test": torch.zeros(3, 44, **f64)}, "tensor 'f_box' is missing"),

@@ -17,7 +17,7 @@ from tests.presenting.studies import record, save
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_lies_where_the_command_says(cli, tmp_path):
+def test_the_page_is_written_where_the_command_says(cli, tmp_path):
     root = save(tmp_path / "results", [record("rand-a", 0, 1.0), record("ssge", 0, 2.0)])
     status, out, err = cli("report", root)
     assert (status, err) == (0, "")

@@ -156,7 +156,7 @@ def test_a_figure_is_legible_in_print_and_says_what_it_shows(quick, tiny, tmp_pa
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_what_diverges_is_listed_and_said_in_the_figure(quick, tiny, tmp_path, name):
+def test_diverged_cells_are_listed_and_noted_in_the_figure(quick, tiny, tmp_path, name):
     tiny(name, options={"lr": 1e308, "optimizer": "adam", "kl_jitter": 0.0}, splits="0")
     status, out, err = quick(name)
     assert status == 1
@@ -189,7 +189,7 @@ def test_without_a_certified_task_nothing_is_drawn(quick, tmp_path, monkeypatch)
     assert not list(tmp_path.rglob("burt2020*"))
 
 
-def test_an_experiment_tells_what_became_of_its_claims(quick, cli, tmp_path):
+def test_an_experiment_reports_the_verdicts_on_its_claims(quick, cli, tmp_path):
     status, out, err = quick("ksw2015-fig2")
     assert status == 0  # a claim that does not hold is a finding
     assert "cannot confirm or refute a claim" in out
@@ -202,7 +202,7 @@ def test_an_experiment_tells_what_became_of_its_claims(quick, cli, tmp_path):
     assert "cannot confirm or refute a claim" not in cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
 
 
-def test_an_undecided_claim_is_told_from_a_refuted_one(capsys):
+def test_undecided_and_refuted_claims_are_distinguished(capsys):
     claim = {"says": "it is", "side": "above", "threshold": 0.5, "value": 0.6, "holds": False}
     claims = [Verdict(statistic=f"s{low}", low=low, high=high, **claim) for low, high in ((0.4, 0.9), (0.6, math.inf))]
     _show(Outcome(name="x", quick=False, files=[], computed=0, reused=0, claims=claims))
@@ -286,7 +286,7 @@ def test_figures_have_the_papers_settings(name, families, common, own, splits):
         ("exact", {"methods": ["exact"]}, [{}]),  # which has none of the protocol's options
     ],
 )
-def test_the_command_line_goes_before_a_protocols_grid_and_method_options(method, asked, planned):
+def test_the_command_line_overrides_a_protocols_grid_and_method_options(method, asked, planned):
     variants = variants_of(method, Request(protocol="burt2020-fig1", **asked))
     assert len(variants) == len(planned)
     assert all(some.items() <= v.hyperparameters.items() for v, some in zip(variants, planned, strict=True))

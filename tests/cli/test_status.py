@@ -68,7 +68,7 @@ def test_a_dry_run_downloads_nothing_to_check_settings(cli, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("flags", [("--dry-run",), ()])
-def test_a_flag_without_a_use_is_said_to_have_none(cli, tmp_path, flags):
+def test_a_flag_without_effect_is_reported(cli, tmp_path, flags):
     said = "--max-steps has no effect: none of the chosen methods has this option"
     status, _, err = cli(*TOY, "--out", tmp_path, "--max-steps", 5, *flags)
     assert (status, err.splitlines().count(said)) == (0, 1)
@@ -112,7 +112,7 @@ def test_rates_have_a_digit_before_the_point():
     assert [words_of_rate(rate) for rate in (12.34, 1.0, 0.5, 1 / 60)] == ["12.3/s", "1.0/s", "30.0/min", "1.0/min"]
 
 
-def test_on_a_terminal_there_is_one_bar_for_all_and_one_for_each_group_under_way(monkeypatch):
+def test_a_terminal_shows_a_total_bar_and_one_for_each_active_group(monkeypatch):
     monkeypatch.setattr(module, "stderr", Console(file=io.StringIO(), force_terminal=True, width=150))
     groups = {f"group {name}": 3 for name in range(20)}
     with RichProgress() as progress:

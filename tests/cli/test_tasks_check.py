@@ -37,7 +37,7 @@ def worse(found):
 
 
 @pytest.mark.slow
-def test_the_official_fit_of_diabetes_comes_out_again(cli):
+def test_a_refit_reproduces_the_official_task_of_diabetes(cli):
     """A real fit, with whatever kernels and versions this machine has: within the tolerances, and nothing is written."""
     folders = official_path("diabetes").parent, Path(os.environ["FSVI_BENCH_CACHE"])
     before = [contents(folder) for folder in folders]
@@ -54,7 +54,7 @@ def test_the_official_fit_of_diabetes_comes_out_again(cli):
     assert [contents(folder) for folder in folders] == before
 
 
-def test_a_refit_that_departs_has_status_1_and_says_by_how_much(cli, monkeypatch):
+def test_a_refit_that_differs_has_status_1_and_says_by_how_much(cli, monkeypatch):
     plant(monkeypatch, worse)
     status, out, _ = cli("tasks", "build", "--check", "--dataset", "diabetes", "--splits", "2,0", "--workers", "1")
     assert status == 1

@@ -33,7 +33,7 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     assert shown[0][3] == shown[1][0]
 
 
-def test_a_folder_goes_before_the_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
+def test_a_folder_takes_precedence_over_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
     cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
     (tmp_path / "toy").rename(tmp_path / "diabetes")
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     assert "log_evidence" in err
 
 
-def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, tmp_path):
+def test_an_invalid_file_does_not_stop_the_others_from_being_verified(cli, refused, tmp_path):
     folder = tmp_path / "tasks"
     cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", folder)
     stray = folder / "a.safetensors"  # before toy/ in order

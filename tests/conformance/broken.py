@@ -180,7 +180,7 @@ _BROKEN = [
     (shows(lambda m: ffg(m.walked[0])), AFTER, "for 4 problems"),
     (shows(lambda m: ffg(m.walked[:, 1:])), AFTER, r"shape \[19\], expected \[20\]"),
     (shows(lambda m: ffg(m.walked + (np.nan if m.steps_done == 20 else 0.0))), AFTER, "NaN or infinity"),
-    (shows(lambda m: ffg(m.walked, -1.0)), AFTER, "'scale' holds -1, expected positive"),
+    (shows(lambda m: ffg(m.walked, -1.0)), AFTER, "'scale' contains -1, expected positive"),
     (shows(full), AFTER, "gaussian-full, expected gaussian-ffg"),
     ({"families": ("full",), **shows(lambda m: full(m, 0.1))}, AFTER, "above the diagonal"),
     (NegativeKL, AFTER, r"covariance_tril\(\) .* lower-triangular"),

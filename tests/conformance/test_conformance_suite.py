@@ -31,7 +31,7 @@ def found(report, status):
 
 
 @pytest.mark.parametrize(("cls", "check", "words"), BROKEN, ids=[f"{cls.__name__}-{check}" for cls, check, _ in BROKEN])
-def test_a_check_finds_what_it_is_there_for(cls, check, words):
+def test_each_check_finds_the_fault_that_it_is_for(cls, check, words):
     ((name, message),) = found(check_method([subject_of(cls)], [check]), "failed")
     assert name == check
     assert re.search(words, message), message
@@ -43,7 +43,7 @@ def test_every_check_has_a_method_that_fails_it():
     assert {check for _, check, _ in BROKEN} == set(CHECKS) - {"the same on a GPU"}
 
 
-def test_what_cannot_train_is_asked_nothing_else():
+def test_no_other_check_runs_if_training_fails():
     """One failing, not the same one nineteen times."""
     report = check_method([subject_of(Raises)])
     assert [each.status for each in report.findings] == ["failed"] + ["not applicable"] * (len(CHECKS) - 1)
@@ -165,7 +165,7 @@ def test_our_own_methods_conform(name, monkeypatch):
     assert claimed == set(load_method(name).cls.exact_limits)
 
 
-def test_whatever_a_method_changes_is_put_back(tmp_path, monkeypatch):
+def test_changes_made_by_a_method_are_undone(tmp_path, monkeypatch):
     def state():
         return {name: get() for name, (get, _) in {**GENERATORS, **SETTINGS}.items()}
 
@@ -202,7 +202,7 @@ def test_the_command(cli, tmp_path):
         (["exact", "--device", "tpu"], "expected auto, cpu or cuda"),
     ],
 )
-def test_the_command_refuses_what_it_does_not_know(cli, arguments, said):
+def test_the_command_refuses_unknown_names(cli, arguments, said):
     status, out, err = cli("methods", "check", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said in err

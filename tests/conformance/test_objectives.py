@@ -171,7 +171,7 @@ FAULTS = [
     (scrambled_variances, "kl", "depends on function values only", "reshape that scrambles variances"),
     (counted_twice, "kl", "equals the closed form", "it is twice the KL divergence: a part is added twice"),
     (counted_twice, "kl", "equals the KL of the weights", "expected the KL of the weights"),
-    (weights_counted_too, "kl", "depends on function values only", "a divergence of the weights is part of it"),
+    (weights_counted_too, "kl", "depends on function values only", "a divergence of the weights in the sum"),
     (weights_counted_too, "kl", "equals the closed form", "the weights are counted twice"),
     (half_the_log, "kl", "is never negative", r"-0\.0767 for one weight with mean 0 and variance 0\.5"),
     (half_the_log, "kl", "equals the closed form", "half its logarithm"),
@@ -186,7 +186,7 @@ FAULTS = [
     (mixed_problems, "kl", "treats each problem alone", "leading axis"),
     (detached, "kl", "is zero at the prior", "no gradient reaches scale_tril_q"),
     (partly_detached, "kl", "has the right gradient", "central differences"),
-    (first_input_only, "kl", "ignores the order of inputs", "another order"),
+    (first_input_only, "kl", "ignores the order of inputs", "reordering the inputs"),
     (negative_infinity, "kl", "returns one number per problem", "expected a finite number"),
     (
         raises,

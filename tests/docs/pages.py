@@ -53,7 +53,7 @@ def name(page: Path) -> str:
 
 
 def named(words: list[str]) -> tuple[Any, str, list[str]]:
-    """The command that these words behind `fsvi-bench` start with, its full name, and its own words."""
+    """The command named by the words after `fsvi-bench`, its full name, and the remaining words."""
     command, path = typer.main.get_command(app), "fsvi-bench"
     while words and hasattr(command, "resolve_command"):
         context = command.context_class(command, info_name=path)
@@ -63,6 +63,6 @@ def named(words: list[str]) -> tuple[Any, str, list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Raises what the parser refuses these words behind `fsvi-bench` with."""
+    """Parses the words after `fsvi-bench`; raises the parser's error if they are not valid."""
     command, path, own = named(words)
     command.make_context(path, list(own))

@@ -49,7 +49,7 @@ def test_the_template_conforms_by_the_pages_command(in_empty_folder, cli):
 
 
 def test_the_template_runs_and_learns(in_empty_folder, cli):
-    """As the page's `run`, on the toy task for the raw data's sake and with fewer steps: KL falls by far."""
+    """The page's `run`, on the toy task (which needs no raw data) and with fewer steps: the KL falls by a large factor."""
     kls = {}
     for steps in (1, 300):
         status, out, _ = cli(

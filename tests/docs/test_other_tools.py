@@ -122,7 +122,7 @@ def test_a_file_written_byte_by_byte_as_the_page_says_is_read(tmp_path):
     assert torch.equal(q.scale, torch.tensor([0.5, 0.25, 1], dtype=torch.float64))
 
 
-def test_a_bad_file_costs_no_other_one(folder, cli):
+def test_a_bad_file_does_not_affect_the_others(folder, cli):
     cli("tasks", "export", *TASKS, "--out", "problems")
     run_script()
     bad = Path("laplace/toy/split-01.safetensors")
@@ -168,15 +168,15 @@ def test_which_task_a_file_is_of(folder, cli, metadata, place, said):
     [
         (["score", "--posteriors", "none", "--task-set", "tasks"], "contains no posterior file"),
         (["score", "--posteriors", "tasks", "--task-set", "none"], "unknown task file, folder or data set"),
-        (["score", "--posterior", "q"], "give one of the two pairs"),
-        (["score", "--posteriors", "q", "--posterior", "q"], "give one of the two pairs"),
+        (["score", "--posterior", "q"], "give one of these combinations"),
+        (["score", "--posteriors", "q", "--posterior", "q"], "give one of these combinations"),
         (["tasks", "export", "toy", "--out", "o"], "toy has no official tasks; build tasks with"),
         (["tasks", "export", TASKS[0], "--out", "o", "--format", "csv"], "unknown format 'csv'"),
-        (["tasks", "export", TASKS[0], "--out", "o", "--splits", "0"], "--splits has no meaning"),
+        (["tasks", "export", TASKS[0], "--out", "o", "--splits", "0"], "--splits applies to data sets"),
         (["tasks", "export", "bostn", "--out", "o"], "did you mean 'boston'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_sentence(folder, cli, arguments, said):
+def test_invalid_requests_are_refused_in_one_sentence(folder, cli, arguments, said):
     before = sorted(folder.rglob("*"))
     status, out, err = cli(*arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)

@@ -195,7 +195,7 @@ def test_a_result_that_reads_two_ways_or_holds_no_score_is_stale(tmp_path, old, 
     path.write_text(text.replace(old, new, 1))
     (standing,) = read_board(root).standings
     assert standing.result is None
-    assert "cannot be read" in standing.stale or "has been changed after `verify` wrote it" in standing.stale
+    assert "cannot be read" in standing.stale or "was changed after `verify` wrote it" in standing.stale
 
 
 def test_a_result_nested_deeply_is_refused():
@@ -203,7 +203,7 @@ def test_a_result_nested_deeply_is_refused():
         Result.model_validate_json('{"provenance":' + "[" * 100_000 + "]" * 100_000 + "}")
 
 
-def test_minus_nought_is_a_number_like_another(tmp_path):
+def test_minus_zero_is_a_valid_number(tmp_path):
     root = make_board(tmp_path, {"first": flat(-0.0), "second": flat(0.0)}, DIABETES)
     assert [line.mean_rank for line in rank(read_board(root), "full").lines] == [1.5, 1.5]
     assert json.loads(result_path(root, "v2", "first").read_text())["cells"][0]["scores"]["kl"] == 0

@@ -196,7 +196,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
         ("nothing", "does not exist"),
     ],
 )
-def test_a_key_that_will_not_count_is_found_out_before_the_work(signed, keys, key, match):
+def test_an_unlisted_key_is_refused_before_the_work(signed, keys, key, match):
     with nullcontext() if match is None else pytest.raises(InputError, match=match):
         require_key(key and keys / key, signed)
 

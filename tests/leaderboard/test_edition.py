@@ -54,7 +54,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize(("match", "spoil"), SPOILT.items(), ids=SPOILT)
-def test_a_spoilt_secret_is_refused(tmp_path, match, spoil):
+def test_a_damaged_secret_is_refused(tmp_path, match, spoil):
     made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
     spoil(tmp_path / "secret")
     with pytest.raises(InputError, match=match):

@@ -79,7 +79,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_spoilt_folder_is_refused(folder, spoil):
+def test_an_invalid_folder_is_refused(folder, spoil):
     spoil(folder)
     with pytest.raises(InputError, match=r"expected|more than|not a regular file|UTF-8|TOML|cannot read"):
         read_entry(folder)

@@ -72,7 +72,7 @@ def test_a_title_that_is_not_seen_or_paints_over_others_is_refused(title):
 @pytest.mark.parametrize(
     ("method", "own", "others"), [("exact", "The exact posterior", "Rand A"), ("rand-a", "RANDA", "Ехасt")]
 )
-def test_an_entry_of_a_built_in_method_may_bear_its_name_and_no_other(method, own, others):
+def test_an_entry_of_a_built_in_method_may_have_its_name_and_no_other(method, own, others):
     its = BuiltIn(name=method, version="0.2.0")
     require_own_title(entry("ours", title=own, method=its), [])
     with pytest.raises(InputError, match="reserved"):
@@ -129,7 +129,7 @@ def test_numbers_written_otherwise_are_the_same_settings(lr):
         require_own_source(entry("second", SOURCE, settings={"lr": lr}), [entry("first", SOURCE, settings={"lr": 1})])
 
 
-def test_ones_own_source_may_stand_with_other_settings_or_another_family():
+def test_an_owner_may_reuse_a_source_with_other_settings_or_another_family():
     first = entry("first", SOURCE, settings={"lr": 0.1})
     require_own_source(entry("second", REFORMATTED, settings={"lr": 0.2}), [first])
     require_own_source(entry("second", REFORMATTED, settings={"lr": 0.1}, family="ffg"), [first])
@@ -146,7 +146,7 @@ def test_a_built_in_method_stands_once_with_its_settings():
 
 
 @pytest.mark.parametrize("source", [b"def (", b"(" * 10_000, b"x" + b".x" * 20_000, b"\0"])
-def test_what_is_no_python_has_an_identity_all_the_same(source):
+def test_invalid_python_has_an_identity_too(source):
     require_own_source(entry("second", source, owner="eve"), [entry("first", SOURCE)])
     with pytest.raises(InputError, match="by ada"):
         require_own_source(entry("second", source, owner="eve"), [entry("first", source)])

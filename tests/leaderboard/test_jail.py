@@ -91,7 +91,7 @@ def test_nothing_else_can_be_done(task):
     assert (found.status, found.reason) == ("failed", "RuntimeError: got through: []")
 
 
-def test_the_environment_tells_nothing(task, monkeypatch):
+def test_the_environment_reveals_nothing(task, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     found = run(source("import os; raise RuntimeError(' '.join(sorted(os.environ)))"), task)
     assert "WANDB" not in found.reason
@@ -114,7 +114,7 @@ def test_its_problem_holds_no_more_than_it_shows(tmp_path):
     assert made.y_test.numpy().tobytes()[:80] not in (tmp_path / JOB_FILE).read_bytes()
 
 
-def test_a_strict_umask_of_the_verifier_is_no_hindrance(task):
+def test_a_strict_umask_of_the_verifier_does_not_matter(task):
     before = os.umask(0o077)
     try:
         assert run(source(), task).status == "ok"
@@ -220,7 +220,7 @@ def test_hopeless_code_fails_within_its_limits(task, code):
     assert "\n" not in found.reason
 
 
-def test_what_runs_on_after_its_end_ends_with_the_jail(task, here):
+def test_background_processes_end_with_the_jail(task, here):
     """Threads, `atexit` and `__del__` have no time after the final message."""
     before = """
     import atexit, threading, time
@@ -254,20 +254,18 @@ def here(monkeypatch):
         yield Path(folder)
 
 
-def test_ten_gigabytes_of_output_fill_nothing(task):
+def test_ten_gigabytes_of_output_fill_no_disk(task):
     assert "did not finish within" in run(source("while True: print('x' * 2**20)\n"), task, seconds=5.0).reason
 
 
-def test_a_bwrap_that_merely_executes_is_found_out(task, tmp_path):
+def test_a_bwrap_without_isolation_is_detected(task, tmp_path):
     fake = tmp_path / "bwrap"
     fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@"\n')
     fake.chmod(0o755)
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-    with pytest.raises(
-        InputError, match=r"the sandbox is not tight, so that no code of the entry was run|did not start"
-    ):
+    with pytest.raises(InputError, match=r"the sandbox is not isolated, so no code of the entry was run|did not start"):
         run(source("raise SystemExit"), task, replace(working_jail(), bwrap=str(fake)))
 
 
@@ -318,7 +316,7 @@ def test_the_jail_is_never_started_as_root(monkeypatch, tmp_path):
     assert command.index("bwrap") > command.index("unshare")
 
 
-def test_a_slow_entry_takes_nothing_from_an_honest_one_beside_it(task, here):
+def test_a_slow_entry_does_not_affect_another_one(task, here):
     """Two runs at once: threads of the one, memory and its end are its own; what is behind it in the queue is run."""
     hog = source(
         "import threading, time\nfor _ in range(300):\n    threading.Thread(target=time.sleep, args=(99,)).start()\ntime.sleep(99)"

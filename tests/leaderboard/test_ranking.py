@@ -49,7 +49,7 @@ def test_ties(scores, ranks):
 
 
 @given(st.lists(st.floats(0, 0.1) | st.just(math.inf), min_size=1, max_size=12))
-def test_ranks_are_those_of_a_naive_twin(scores):
+def test_ranks_equal_those_of_a_naive_implementation(scores):
     assert tied_ranks(np.array(scores), TIE).tolist() == naive_ranks(scores)
 
 
@@ -67,7 +67,7 @@ def kl(value):
 
 
 @pytest.mark.parametrize(("honest", "dishonest"), [(4, 1), (3, 2), (1, 1)])
-def test_official_answers_by_heart_gain_nothing_and_are_flagged(tmp_path, honest, dishonest):
+def test_memorised_official_answers_gain_nothing_and_are_flagged(tmp_path, honest, dishonest):
     def by_heart(place, seed):
         return 0.0 if place.kind == "official" else 200.0
 
@@ -144,7 +144,7 @@ def test_two_entries_are_compared_by_bounded_log_ratios(tmp_path):
     assert [each.log_ratio for each in swapped.differences] == pytest.approx([-expected] * 5)
 
 
-def test_a_pairs_numbers_are_those_of_a_naive_twin(tmp_path):
+def test_a_comparison_equals_that_of_a_naive_implementation(tmp_path):
     """The mean over tasks of a bounded log ratio, its corrected t interval, cut off at the bounds, and Wilcoxon's p."""
     rng = np.random.default_rng(0)
     a, b = ({(d, n): float(10 ** rng.normal()) for d in DATASETS for n in range(5)} for _ in range(2))
@@ -165,7 +165,7 @@ def test_a_pairs_numbers_are_those_of_a_naive_twin(tmp_path):
     assert found.p_value == signed_rank_test(counted)
 
 
-def test_ranks_over_everything_are_those_of_a_naive_twin(tmp_path):
+def test_ranks_over_all_tracks_equal_those_of_a_naive_implementation(tmp_path):
     """Within each ranked task and seed, then averaged over these, then over the data sets that count."""
     of, rng = edition(DATASETS, seeds=2), np.random.default_rng(1)
     drawn = {name: {} for name in "abcd"}

@@ -65,7 +65,7 @@ def test_two_independent_verifications_agree_to_the_digit(first):
         assert cell.waypoints[-1].kl == pytest.approx(cell.scores.kl)
 
 
-def test_the_secret_revealed_a_third_party_makes_the_same_tasks_and_numbers(first):
+def test_with_the_published_secret_anyone_gets_the_same_tasks_and_numbers(first):
     folder, found = first
     published = copy(folder, "published")
     command("leaderboard", "close", "--root", published, "--secret", folder / "secret")

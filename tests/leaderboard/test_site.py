@@ -100,13 +100,13 @@ def test_pairs_are_compared_by_python(site, files):
         script = files[f"data/{a.name}.js"].decode()
         found = json.loads(script.removeprefix("fsviBenchCompared(").removesuffix(");\n"))
         assert (found["name"], found["track"]) == (a.name, a.track)
-        assert found["beside"].keys() == {b.name for b in waiting}
+        assert found["comparisons"].keys() == {b.name for b in waiting}
         for b in waiting:
             expected = comparison(site.board, a, b)
             key = "same" if a.track == b.track else "other"
             assert found[key]["score"] == WORDS["scores"][expected.score]
             assert [text for text, _ in found[key]["medians"]] == [digits(each.a) for each in expected.differences]
-            p, *numbers = found["beside"][b.name]
+            p, *numbers = found["comparisons"][b.name]
             assert p == digits(expected.p_value, 2)
             rows = [[each.log_ratio, *each.interval] for each in expected.differences]
             assert numbers == pytest.approx([100 * number for row in rows for number in row], abs=0.5 + 1e-9)
@@ -130,7 +130,7 @@ def hostile(site):
     return replace(site.board, standings=standings, refused=[Refused(HOSTILE, HOSTILE)])
 
 
-def test_strangers_texts_are_texts_everywhere(site, root, pages):
+def test_texts_from_entries_are_escaped_everywhere(site, root, pages):
     board = hostile(site)
     board.standings[0] = replace(board.standings[0], signer=HOSTILE)
     for name, content in site_files(Site(board)):

@@ -79,7 +79,7 @@ def column(page, heading):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_serious_stands_in_a_screen_readers_or_a_keyboards_way(visit, name, scheme):
+def test_pages_work_with_a_screen_reader_and_a_keyboard(visit, name, scheme):
     if not AXE.is_file():
         skip_or_fail("axe-core is not there; run `npm ci --prefix tests/browser`")
     # axe comes in past the page's own policy, which is what the tests beside this one are about.

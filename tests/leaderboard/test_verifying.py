@@ -60,7 +60,7 @@ def test_runs_of_several_machines_name_them_all():
 
 
 @pytest.mark.slow
-def test_what_is_done_is_not_done_again(tmp_path):
+def test_finished_runs_are_not_repeated(tmp_path):
     each = built_in()
     whole = run(each, tmp_path)
     (kept,) = (tmp_path / VERIFYING / "v2").iterdir()
@@ -83,7 +83,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_to_fail_is_a_result(tmp_path):
+def test_a_failure_is_a_result(tmp_path):
     nan = b"torch.zeros_like(problem.Phi[:, 0]) + float('nan')"
     nan = source().replace(b"ones_like(mean)", b"ones_like(mean) * float('nan')")
     for code, status, reason in (
@@ -163,7 +163,7 @@ class M(Method):
 
 
 @pytest.mark.slow
-def test_official_answers_by_heart_show_as_such(tmp_path):
+def test_memorised_official_answers_are_flagged(tmp_path):
     """Official tasks of diabetes have 398 training rows, ranked ones 354."""
     code = BY_HEART.replace("{official}", "{398}").encode()
     found = run(entry("by-heart", code, settings={}), tmp_path)

@@ -155,7 +155,7 @@ def test_an_entry_in_anothers_name_is_refused(repository):
     assert "does not say who owns it" in repository.ask()[2]
 
 
-def test_what_main_did_meanwhile_is_not_the_pull_requests_doing(repository):
+def test_changes_on_main_are_not_attributed_to_the_pull_request(repository):
     repository.write(f"{NEW}/entry.toml", MINE)
     repository.commit()
     repository.git("switch", "--quiet", "main")

@@ -107,7 +107,7 @@ def test_the_kl_at_the_mean_field_optimum_and_its_gradient():
 
 @PROPERTY
 @given(problems)
-def test_evidence_and_expected_likelihood_equal_dense_ones_and_the_kl_is_what_parts_elbo_and_evidence(problem):
+def test_evidence_and_expected_likelihood_equal_dense_ones_and_their_gap_is_the_kl(problem):
     posterior, (mean, tril) = blr_posterior(*problem), draw_q(3, problem[0].shape[1])
     evidence, likelihood = log_evidence(*problem, posterior), expected_log_likelihood(*problem, mean, tril)
     close(evidence, reference.blr_log_evidence(*as_numpy(*problem)))

@@ -92,7 +92,7 @@ def everything(Phi_A, mean, factor, scale, **options):
 
 
 @pytest.mark.parametrize(("kind", "M", "way"), CASES)
-def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
+def test_values_and_gradients_equal_dense_formulas(kind, M, way):
     # What is left is eps times the condition numbers of the draws' Σ (≤ 1e4) and of Φ_A (≤ 1e2).
     Phi_A, mean, factor, scale = case(kind, M)
     jitter = WAYS[way].get("jitter", 0.0)
@@ -181,7 +181,7 @@ def test_a_set_that_sees_nothing_costs_nothing(M):
 
 
 @pytest.mark.parametrize("M", [5, 6])
-def test_the_value_keeps_its_digits_where_q_is_all_but_singular(M):
+def test_the_value_keeps_its_digits_where_q_is_nearly_singular(M):
     """Four of eight standard deviations are 1e-9, so that VᵀΣV has eigenvalues of 1e-18 beside 1: with 60 digits."""
     Phi_A, mean, factor, _ = case("regular", M, B=1)
     factor[0, 4:] *= 1e-9
@@ -199,7 +199,7 @@ def test_the_value_keeps_its_digits_where_q_is_all_but_singular(M):
 
 @pytest.mark.parametrize("way", ["default", "row space"])
 @pytest.mark.parametrize("M", [3, 6, 8])
-def test_a_singular_q_has_no_kl_and_spares_its_neighbours(M, way):
+def test_a_singular_q_has_no_kl_and_does_not_affect_others(M, way):
     Phi_A, mean, factor, scale = case("regular", M)
     measurement = measure(Phi_A, **WAYS[way])
     roots = factor, scale

@@ -36,7 +36,7 @@ def test_tril_of_gram_is_the_cholesky_factor(m, n):
     np.testing.assert_allclose(tril, expected, rtol=0, atol=1e-12)  # eps · cond(FᵀF), which is below 1e3 here
 
 
-def test_tril_of_gram_sees_what_the_gram_matrix_rounds_away():
+def test_tril_of_gram_keeps_digits_that_the_gram_matrix_loses():
     # Läuchli's matrix: FᵀF rounds to a singular matrix of ones, though det FᵀF = 2e² + e⁴.
     e = 1e-10
     factor = f64([[1.0, 1.0], [e, 0.0], [0.0, e]])

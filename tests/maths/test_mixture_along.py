@@ -85,7 +85,7 @@ def test_a_row_does_not_depend_on_its_batch(kind):
         assert torch.equal(alone[0], together[row])
 
 
-def test_what_is_not_finite_harms_no_other():
+def test_rows_that_are_not_finite_do_not_affect_others():
     q, Phi = bernoulli_dropout_weights(f64([1.0, 2.0]), 0.5), f64([[1.0, 1.0], [math.inf, 1.0], [1.0, 1.0]])
     y = f64([[0.0, 1.0], [0.0, 1.0], [0.0, math.nan]])
     result = mixture_log_density_along(y, Phi, q, 0.1)

@@ -171,7 +171,7 @@ def test_log_densities_beyond_a_doubles_digits_are_flagged():
     close(result.log_density[1], -0.5 * (1e6 - 3) ** 2, rtol=1e-11)
 
 
-def test_points_that_are_not_finite_harm_no_other():
+def test_points_that_are_not_finite_do_not_affect_others():
     problem = random_problem(4, "one probability")
     before = fast(problem)
     y, Phi = problem.y.copy(), problem.Phi.copy()

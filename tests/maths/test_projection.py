@@ -71,7 +71,7 @@ def test_no_rows_but_zeros_give_an_empty_basis_and_no_divergence():
     ("M", "k", "rank"),
     [(1, 1, 1), (1, 5, 1), (3, 5, 3), (5, 5, 5), (7, 4, 4), (6, 5, 3), (4, 6, 2), (3, 3, 1), (20, 5, 5)],
 )
-def test_equals_the_dense_twins_for_any_rank(M, k, rank):
+def test_equals_dense_formulas_for_any_rank(M, k, rank):
     """And the KL of the function values themselves where they have a density."""
     Phi_A, mean_q, tril_q, mean_p, tril_p = draw_problem(np.random.default_rng(3), M, k, rank)
     actual, F = functional_kl(Phi_A, mean_q, tril_q, mean_p, tril_p), Phi_A.numpy()

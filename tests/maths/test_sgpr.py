@@ -180,7 +180,7 @@ def bound_in_extended_precision(X, y, Z, s, variance, jitter):
     return float(-(log_determinant + fit) / 2)
 
 
-def test_parameters_that_are_not_finite_are_said():
+def test_parameters_that_are_not_finite_are_reported():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((9, 2)), rng.standard_normal(9)
     evaluate = LapackCollapsedBound(X, y, 3, 1e-6)

@@ -170,7 +170,7 @@ def test_a_longer_run_begins_with_the_shorter_one(row, settings):
 
 
 @variants
-def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
+def test_a_nan_in_one_problems_targets_does_not_affect_the_others(row, settings):
     problems = toys()[:3]
     data = TrainingData.of(problems)
     healthy = trained(row, settings, data)

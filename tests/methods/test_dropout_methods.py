@@ -120,7 +120,7 @@ def test_the_gap_of_gaussian_dropout_is_that_of_its_likelihood(problem, data):
 
 
 @pytest.mark.slow
-def test_free_alpha_prunes_in_the_additive_form_what_data_say_nothing_of():
+def test_free_alpha_prunes_weights_without_data_in_the_additive_form():
     """Least squares gives feature 0 the weight 0: its log α passes the threshold, and is counted."""
     (Phi, y, _), data = well_conditioned()
     data.y[0] = y - Phi[:, 0] * torch.linalg.lstsq(Phi, y[:, None]).solution[0]

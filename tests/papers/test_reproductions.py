@@ -70,7 +70,7 @@ def make(name, root, data_dir=None, progress=None):
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("name", TINY)
-def test_a_tiny_run_writes_everything_and_runs_twice_alike(name, tmp_path):
+def test_a_tiny_run_writes_everything_and_is_reproducible(name, tmp_path):
     first, second = (make(name, tmp_path / each) for each in "ab")
     assert [path.suffix for path in first.files] == [".png", ".svg", ".json", ".csv"]
     for one, other in zip(first.files, second.files, strict=True):

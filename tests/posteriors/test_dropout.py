@@ -161,15 +161,15 @@ def test_which_are_singular():
     [
         (
             BernoulliDropoutPosterior(f64([1.0]), f64(0.0)),
-            "'retain_probability' holds 0, expected numbers in (0, 1], the probability to KEEP",
+            "'retain_probability' contains 0, expected numbers in (0, 1], the probability to KEEP",
         ),
-        (BernoulliDropoutPosterior(f64([1.0]), f64([1.5])), "'retain_probability' holds 1.5, expected"),
-        (BernoulliDropoutPosterior(f64([math.nan]), f64(0.5)), "the posterior holds NaN or infinity"),
-        (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds -0.1, expected"),
-        (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds 1.1, expected"),
-        (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "'scale' holds 0, expected positive numbers"),
-        (SamplesPosterior(f64([[math.inf]]).expand(MINIMUM_SAMPLES, 1)), "the posterior holds NaN or infinity"),
-        (ParticlesPosterior(f64([[1.0], [math.inf]])), "the posterior holds NaN or infinity"),
+        (BernoulliDropoutPosterior(f64([1.0]), f64([1.5])), "'retain_probability' contains 1.5, expected"),
+        (BernoulliDropoutPosterior(f64([math.nan]), f64(0.5)), "the posterior contains NaN or infinity"),
+        (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "'spike_weight' contains -0.1, expected"),
+        (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "'spike_weight' contains 1.1, expected"),
+        (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "'scale' contains 0, expected positive numbers"),
+        (SamplesPosterior(f64([[math.inf]]).expand(MINIMUM_SAMPLES, 1)), "the posterior contains NaN or infinity"),
+        (ParticlesPosterior(f64([[1.0], [math.inf]])), "the posterior contains NaN or infinity"),
     ],
 )
 def test_diverged_posteriors_say_why(posterior, reason):
@@ -200,4 +200,4 @@ def test_draws_of_no_such_number_or_seed_are_refused(n, seed):
 def test_a_posterior_of_nan_has_diverged_and_is_not_malformed():
     q = FullGaussian(draw(k), torch.full((k, k), torch.nan, dtype=torch.float64))
     assert defect(q, k) is None
-    assert divergence(q) == "the posterior holds NaN or infinity"
+    assert divergence(q) == "the posterior contains NaN or infinity"

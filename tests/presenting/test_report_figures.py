@@ -91,7 +91,7 @@ def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
         assert {(places[-1], 1.5), (places[-1], 6.0)} <= band  # quartiles of 1, 2, 10
 
 
-def test_an_infinite_kl_gives_way_to_that_of_the_moments_and_says_so():
+def test_an_infinite_kl_is_replaced_by_that_of_the_moments_and_marked():
     records = [record("concrete-dropout", 0, math.inf, family="bernoulli")]
     study = study_of(records, {records[0].cell: curve([math.inf] * 3)})
     found = curves_of(study, "boston")

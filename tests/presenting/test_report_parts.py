@@ -77,7 +77,7 @@ def test_who_is_a_rival(rivals, found):
     assert best(*cells("rand-a", A), *records) == found
 
 
-def test_failures_alike_but_for_numbers_stand_together():
+def test_failures_that_differ_only_in_numbers_are_grouped():
     reasons = ["CUDA out of memory: 3.5 GiB", "CUDA out of memory: 12 GiB", "CUDA error 3.5"]
     records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
     records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))
@@ -171,7 +171,7 @@ def test_the_others_are_compared_with_the_best_mean_rank():
     assert [s.entry.method for s in standings] == ["rand-a", "fixed-a", "ssge"]
     # fixed-a's only gain is the smallest difference: 2 · 2/2⁶. Of the coin flips of ssge's ranks 2 (the gain, 0.5)
     # to 6, those with a sum of at most 2 are "none" and "the 2": 2 · 2/2⁵. Holm: twice the smaller, then the larger.
-    assert [s.beside_first for s in standings] == [None, (1, 5, 0, 4 / 64, 8 / 64), (1, 4, 1, 4 / 32, 4 / 32)]
+    assert [s.against_first for s in standings] == [None, (1, 5, 0, 4 / 64, 8 / 64), (1, 4, 1, 4 / 32, 4 / 32)]
     assert wilcoxon(np.subtract(fixed_a, rand_a), method="exact").pvalue == pytest.approx(4 / 64, rel=1e-14)
 
 
@@ -179,7 +179,7 @@ def test_what_is_not_ranked_is_counted_and_not_tested():
     scores = {"rand-a": [1.0, 1.0, 1.0], "fixed-a": [2.0, 2.0, math.inf], "ssge": [0.5, 3.0, None]}
     unranked = standings_of(scored(scores))[-1]
     assert (unranked.entry.method, unranked.interval) == ("ssge", None)
-    assert unranked.beside_first == (1, 1, 0, None, None)
+    assert unranked.against_first == (1, 1, 0, None, None)
 
 
 def test_fewer_seeds_than_another_method_has_are_not_missing_cells():

@@ -54,7 +54,7 @@ def test_families_settings_and_data_sets_are_rows_of_their_own():
     ]
 
 
-def test_settings_are_told_where_a_methods_rows_differ_and_priors_of_its_own_anyway():
+def test_settings_are_shown_where_a_methods_rows_differ_and_own_priors_always():
     def words(*settings):
         return summary([record(0, 1.0, **each) for each in settings])["words"].tolist()
 
@@ -82,7 +82,7 @@ def test_a_row_without_scores_says_what_became_of_it(statuses, word):
     assert line.count(word) >= 3
 
 
-def test_a_gaussians_moments_are_not_told_twice():
+def test_a_gaussians_moments_are_not_shown_twice():
     gaussian, singular = [record(0, 1.0)], [record(0, math.inf)]  # of which all other scores are 1
     assert [summary(each, "kl_moment_matched")["repeats_kl"][0] for each in (gaussian, singular)] == [True, False]
     assert not summary(gaussian)["repeats_kl"][0]

@@ -130,7 +130,7 @@ def test_two_commands_at_once_log_one_run(made, tmp_path, monkeypatch):
     assert len(made) == 1
 
 
-def test_a_command_that_waits_in_vain_for_another_says_so(made, tmp_path):
+def test_a_command_that_times_out_waiting_for_another_says_so(made, tmp_path):
     (tmp_path / "wandb").mkdir()
     began = time.monotonic()
     with FileLock(tmp_path / "wandb" / "logged.lock"):
@@ -140,9 +140,7 @@ def test_a_command_that_waits_in_vain_for_another_says_so(made, tmp_path):
     assert log(tmp_path, [record(0)]).kept == 1
 
 
-def test_once_the_server_is_out_of_reach_all_is_kept_offline_and_what_fails_is_told_too(
-    made, refuse, tmp_path, monkeypatch
-):
+def test_without_a_server_all_runs_are_stored_offline_and_failures_are_reported(made, refuse, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     refuse |= {"online": TimeoutError("no\nserver"), 1: ValueError("no trace")}
     notes = log(tmp_path, *([record(split)] for split in range(3)), mode="online").notes
@@ -293,7 +291,7 @@ def run_script(folder, function, then="pass"):
 
 
 @pytest.mark.slow
-def test_its_process_is_deaf_to_ctrl_c_and_to_modules_in_the_current_folder(tmp_path):
+def test_its_process_ignores_ctrl_c_and_modules_in_the_current_folder(tmp_path):
     assert run_script(tmp_path, "hear_ctrl_c").stdout == "{} None\n"
     assert len(list((tmp_path / "out").glob("alive-*"))) == 1
 

@@ -69,7 +69,7 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
     assert (len(archive.plans), len(archive.records), archive.planned) == (2, 6, 6)
 
 
-def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
+def test_records_of_earlier_code_are_not_counted(tmp_path, monkeypatch):
     execute(tmp_path)
     monkeypatch.setattr(provenance, "meaning_sha256", lambda *_, **__: "another")
     execute(tmp_path, changed(TOY, splits="0-3"))
@@ -175,7 +175,7 @@ def test_a_full_disk_does_not_cost_the_record_that_was_to_be_computed_again(tmp_
     assert contents() == before
 
 
-def test_a_folder_in_which_a_run_began_is_told_from_an_empty_one(tmp_path):
+def test_a_folder_with_a_started_run_is_distinguished_from_an_empty_one(tmp_path):
     (tmp_path / ".running").touch()
     for read in (records_of, counted):
         with pytest.raises(InputError, match=r"the run in .* it is fitting tasks, or was"):
@@ -336,7 +336,7 @@ def test_a_refused_run_leaves_no_new_folder_and_takes_none_that_was_there(tmp_pa
     assert len(execute(folder).computed) == 8
 
 
-def test_a_row_is_told_of_as_soon_as_its_last_cell_is_stored(tmp_path, monkeypatch):
+def test_a_row_is_reported_as_soon_as_its_last_cell_is_stored(tmp_path, monkeypatch):
     """All of its records, those without a task included; rows that were done before come first."""
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
     refuse_split(monkeypatch, 1)

@@ -145,7 +145,7 @@ def test_a_calls_own_error_is_its_result_and_is_never_tried_again(elsewhere, tmp
     assert [path.read_text() for path in paths] == ["x"] * 2
 
 
-def test_an_error_that_does_not_pickle_keeps_its_words(elsewhere):
+def test_an_error_that_does_not_pickle_keeps_its_message(elsewhere):
     errors = [error for _, error in elsewhere.map(fails_unpicklably, range(2))]
     assert [(type(error), str(error)) for error in errors] == [(RuntimeError, "Unpicklable: one and two")] * 2
 
@@ -199,14 +199,14 @@ def dies_and_leaves_a_child(path):
 
 
 @pytest.mark.parametrize("call", [sends_half_and_dies, dies_and_leaves_a_child])
-def test_a_death_in_the_middle_of_an_answer_or_with_children_is_seen_at_once(tmp_path, call):
+def test_a_death_in_the_middle_of_an_answer_or_with_children_is_noticed_at_once(tmp_path, call):
     began = time.monotonic()
     done = dict(LocalExecutor(2).map(call, [tmp_path / "one", tmp_path / "two"]))
     assert list(done.values()) == [bytes(300_000)] * 2
     assert time.monotonic() - began < 45  # the child lives for 60 s
 
 
-def test_what_died_idle_costs_no_call_and_is_sent_no_signal(monkeypatch):
+def test_a_worker_that_dies_idle_costs_no_call_and_gets_no_signal(monkeypatch):
     """Its number may be another process's by then."""
     sent = []
     with LocalExecutor(1).open_pool() as (_, submit):

@@ -100,7 +100,7 @@ def test_options_are_typed_finite_and_known(tunable):
         ({"methods": ["exact"], "protocol": "official"}, ()),  # nobody gave a flag
     ],
 )
-def test_flags_that_no_method_uses_are_said(given, unused):
+def test_flags_that_no_method_uses_are_reported(given, unused):
     assert make_plan(Request(**given)).unused == unused
 
 
@@ -165,7 +165,7 @@ def test_every_shipped_protocol_plans(name):
     assert make_plan(Request(protocol=name)).variants
 
 
-def test_the_command_line_goes_before_the_protocol():
+def test_the_command_line_overrides_the_protocol():
     plan = make_plan(Request(protocol="quick", datasets=["yacht"], splits="1", families=["ffg"]))
     assert plan.splits == [("yacht", 1)]
     assert {variant.family for variant in plan.variants} == {"ffg"}

@@ -30,12 +30,12 @@ def waits_after_the_first(argument):
     return argument if isinstance(argument, int) else waits_for_ever(argument)
 
 
-def test_a_cluster_of_ones_own_listens_on_loopback(ray_executor):
+def test_a_local_cluster_listens_on_loopback(ray_executor):
     assert (ray_executor.workers, ray_executor.has_gpu) == (2, False)
     assert ray_executor.address.startswith("127.0.0.")
 
 
-def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
+def test_an_early_end_stops_running_calls(ray_executor, tmp_path):
     """As Ctrl-C does: the generator is closed while a call is under way."""
     outcomes = ray_executor.map(waits_after_the_first, [tmp_path / "process", 1])
     assert next(outcomes) == (1, 1)

@@ -146,17 +146,17 @@ def test_a_process_that_is_killed_fails_its_cells_and_no_other(tmp_path, failing
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mean": "nan"}, "holds NaN or infinity"),
-        ({"mean": "inf"}, "holds NaN or infinity"),
-        ({"scale": "nan"}, "holds NaN or infinity"),
-        ({"scale": "inf"}, "holds NaN or infinity"),
-        ({"scale": 0.0}, "'scale' holds 0, expected positive numbers"),
-        ({"scale": -1.0}, "'scale' holds -1, expected positive numbers"),
+        ({"mean": "nan"}, "contains NaN or infinity"),
+        ({"mean": "inf"}, "contains NaN or infinity"),
+        ({"scale": "nan"}, "contains NaN or infinity"),
+        ({"scale": "inf"}, "contains NaN or infinity"),
+        ({"scale": 0.0}, "'scale' contains 0, expected positive numbers"),
+        ({"scale": -1.0}, "'scale' contains -1, expected positive numbers"),
         ({"scale": 1e300}, "the posterior's numbers reach"),
         ({"mean": 1e200}, "the posterior's numbers reach"),
     ],
 )
-def test_a_number_that_is_none_diverges_its_problem_alone(tmp_path, failing, options, reason):
+def test_a_number_that_is_not_finite_diverges_its_problem_only(tmp_path, failing, options, reason):
     request = of(failing, "Plants", **options)
     result = execute(tmp_path / "out", request)
     assert [record.status for record in result.records] == ["ok", "diverged", "ok", "ok"]
@@ -229,7 +229,7 @@ def test_a_changed_method_file_is_another_cell(tmp_path, failing):
 
 
 @pytest.mark.slow
-def test_a_mixture_that_diverges_spares_the_others(tmp_path):
+def test_a_mixture_that_diverges_does_not_affect_the_others(tmp_path):
     """A learning rate at which Concrete dropout's probabilities end at 0, and a length-scale that underflows."""
     methods = ["concrete-dropout", "spike-and-slab"]
     request = Request(datasets=["toy"], splits="0-1", methods=methods, max_steps=60, options={"lr": 1000})

@@ -169,7 +169,7 @@ def test_functions_of_wrong_shapes_are_refused(problem, f_test, f_box, message):
     with pytest.raises(InputError) as refused:
         score({"f_test": np.zeros(f_test), "f_box": np.zeros(f_box)}, problem)
     assert message in str(refused.value)
-    with pytest.raises(InputError, match="'f_box' holds NaN or infinity"):
+    with pytest.raises(InputError, match="'f_box' contains NaN or infinity"):
         score({"f_test": np.zeros((3, 9)), "f_box": np.full((3, 50), np.nan)}, problem)
 
 

@@ -81,7 +81,7 @@ def test_loss_plus_log_evidence_is_the_kl_to_the_posterior(toy, small, family):
 
 @FAMILIES
 @pytest.mark.parametrize(("M", "c", "jitter"), [(3, 1.0, 0.0), (7, 2.0, 0.0), (13, 0.5, 0.0), (5, 2.0, 1e-2)])
-def test_fixed_a_is_its_slow_twin(small, family, M, c, jitter):
+def test_fixed_a_equals_a_slow_implementation(small, family, M, c, jitter):
     q, Phi_A = random_q(family, 8), random_features(M, 8)
     by_hand = negative_log_likelihood(q, small) + c * kl_at(q, Phi_A, jitter)
     assert fixed(Phi_A, c, kl_jitter=jitter).loss(small)(q) == pytest.approx(by_hand, rel=1e-10)

@@ -88,13 +88,13 @@ def test_means_without_an_interval():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: corrected_interval([1, math.nan], 0.1), "values holds NaN at index 1"),
+        (lambda: corrected_interval([1, math.nan], 0.1), "values contains NaN at index 1"),
         (lambda: corrected_interval([], 0.1), r"shape \[0\]"),
         (lambda: corrected_interval([INF, -INF], 0.1), "not a number"),
         (lambda: corrected_interval([1, 2], -0.1), "n_test/n_train is -0.1"),
         (lambda: corrected_interval([1, 2], 0.1, level=95.0), "level is 95"),
         (lambda: corrected_paired_test([1, 2], [1], 0.1), "a has 2 splits and b has 1"),
-        (lambda: corrected_paired_test([1, 2], [1, math.nan], 0.1), "b holds NaN"),
+        (lambda: corrected_paired_test([1, 2], [1, math.nan], 0.1), "b contains NaN"),
     ],
 )
 def test_what_is_refused(call, said):

@@ -109,7 +109,7 @@ def test_a_fit_recovers_a_planted_function():
     assert model.likelihood.noise.item() == pytest.approx(0.09, rel=0.4)
 
 
-def test_the_same_fit_twice_gives_the_same_task_and_the_cache_spares_the_second(built, quick_card):
+def test_the_same_fit_twice_gives_the_same_task_and_the_cache_avoids_the_second(built, quick_card):
     assert build.load_cached(quick_card, 2) is None
     save(build.build_task(quick_card, 2), path := build.cached_task_path(quick_card, 2))
     found = build.load_cached(quick_card, 2)

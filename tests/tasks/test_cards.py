@@ -18,7 +18,7 @@ from tests.conftest import REFERENCE
 UCI = json.loads((REFERENCE / "uci_splits.json").read_text())
 
 
-def test_every_data_set_of_the_mission_has_a_card():
+def test_every_data_set_has_a_card():
     assert set(card_names()) == {*UCI, "diabetes", "toy"}
     assert len(UCI) == 9
 

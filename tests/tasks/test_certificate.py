@@ -53,7 +53,7 @@ def test_it_recomputes_the_bound_that_the_reference_states(boston):
     assert certify(boston).bound == pytest.approx(-156.36705025549236, rel=1e-10)
 
 
-def test_it_survives_the_disk(toy, certificate, tmp_path):
+def test_it_is_read_back_unchanged(toy, certificate, tmp_path):
     save((toy.frozen, certificate), path := tmp_path / "split-00.safetensors")
     beside = tmp_path / "split-00.certificate.json"
     assert read_certified(path)[1] == certificate
@@ -82,7 +82,7 @@ def test_what_it_says_otherwise_is_named(certificate):
         assert [said in line for line, said in zip(found, words, strict=True)] == [True] * len(words)
 
 
-def test_a_posterior_that_rounding_has_eaten_is_refused():
+def test_a_posterior_lost_to_rounding_is_refused():
     with pytest.raises(TaskRefused, match=r"toy split 0 is refused: .*refit it with a larger noise floor or jitter"):
         certify(singular_problem()).require_limits()
 
@@ -123,7 +123,7 @@ def test_limits_in_a_file_cannot_loosen_the_present_ones(certificate):
         certificate.model_copy(update=loose).require_limits()
 
 
-def test_a_certificate_without_checks_is_none(certificate):
+def test_a_certificate_without_checks_is_refused(certificate):
     with pytest.raises(ValueError, match="posterior_checks"):
         Certificate.model_validate({**certificate.model_dump(), "posterior_checks": ()})
 

@@ -41,7 +41,7 @@ def test_diabetes_and_the_development_sets_are_among_them():
     assert {"diabetes", "boston", "concrete"} <= set(FROZEN)
 
 
-def test_identities_are_those_that_they_were_frozen_with():
+def test_identities_equal_the_frozen_ones():
     assert {name: [read_official(name, split).task.sha256 for split in official_splits(name)] for name in FROZEN} == (
         IDENTITIES
     )
@@ -175,7 +175,7 @@ def test_a_split_is_read_without_the_others(copied, monkeypatch):
     """What is not asked for may be broken."""
     rewrite(copied, tensors=lambda t: t | {"lengthscales": t["lengthscales"] * torch.tensor([[1.0], [torch.nan]])})
     assert read_official("diabetes", 0).task.sha256 == IDENTITIES["diabetes"][0]
-    with pytest.raises(InputError, match="'lengthscales' holds NaN"):
+    with pytest.raises(InputError, match="'lengthscales' contains NaN"):
         read_official("diabetes", 1)
 
 

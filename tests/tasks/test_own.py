@@ -55,7 +55,7 @@ def test_the_rows_are_the_standard_split_at_the_defaults_and_others_by_the_seed(
     assert not torch.equal(other.frozen.inducing_points, task.frozen.inducing_points)
 
 
-def test_the_inducing_points_hang_on_the_seed_and_not_on_the_name(task):
+def test_the_inducing_points_depend_on_the_seed_and_not_on_the_name(task):
     renamed = make_task(*data(), k=8, name="another")
     assert torch.equal(renamed.frozen.inducing_points, task.frozen.inducing_points)
     assert renamed.sha256 != task.sha256
@@ -130,9 +130,9 @@ def test_the_command_line_takes_the_file(task, tmp_path, cli, monkeypatch):
 BAD = [
     ((np.zeros((5, 2, 2)), np.arange(5.0)), {}, r"X has shape \[5, 2, 2\] and y \[5\], expected \[n, D\] and \[n\]"),
     ((data()[0], data()[1][:-1]), {}, r"y \[59\], expected"),
-    ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X holds NaN or infinity in row"),
+    ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X contains NaN or infinity in row"),
     ((np.ma.masked_array(data()[0], data()[0] > 1), data()[1]), {}, "X has masked entries, expected only numbers"),
-    ((data()[0], np.full(60, np.inf)), {}, "y holds NaN or infinity in row 0"),
+    ((data()[0], np.full(60, np.inf)), {}, "y contains NaN or infinity in row 0"),
     ((data()[0].astype(str), data()[1]), {}, "X is not numeric"),
     ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X is not numeric"),
     (
@@ -219,7 +219,7 @@ def test_diabetes_as_own_data_has_the_standard_split_and_its_fit_is_as_good():
 
 
 @pytest.mark.slow
-def test_a_cached_rbf_task_does_not_pay_for_gpytorch():
+def test_a_cached_rbf_task_does_not_import_gpytorch():
     code = (
         "import sys\nfrom fsvi_bench.tasks.official import load_task\n"
         "assert load_task('diabetes').exact.mean.shape == (100,)\n"

@@ -84,7 +84,7 @@ def test_the_data_folder_comes_first(card, tmp_path):
     found = raw.load_raw(card, 0, tmp_path / "mirror")
     assert np.array_equal(found.X, [[1, 2], [4, 5.5], [7, 8]])
     assert np.array_equal(found.y, [3, 6, 9])
-    assert raw.whereabouts(card, tmp_path / "mirror") == "data folder"
+    assert raw.location(card, tmp_path / "mirror") == "data folder"
 
 
 def test_the_environment_names_the_data_folder(card, tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_a_download_is_checked_and_kept(card, tmp_path, serve):
     assert raw.load_raw(card, 0).y.tolist() == [3, 6, 9]
     (kept,) = cached_files(tmp_path)
     assert kept == tmp_path / "cache" / "data" / card.source.path
-    assert raw.whereabouts(card) == "cache"
+    assert raw.location(card) == "cache"
 
 
 @pytest.mark.parametrize("declared", [None, len(TABLE)], ids=["short body", "connection cut"])

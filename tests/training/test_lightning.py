@@ -112,7 +112,7 @@ def test_a_checkpoint_of_weights_alone_gives_the_posterior_back(tmp_path):
     assert same(loaded.posterior(), begun.posterior())
 
 
-def test_printing_the_data_uses_up_no_step():
+def test_printing_the_data_consumes_no_step():
     data = make("rand-a", "full", {"M": 10}, steps=3).data()
     assert str(data) == "TaskData(2 problems, step 0 of 3)"
     assert len(list(data.train_dataloader())) == 3

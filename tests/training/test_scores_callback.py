@@ -41,7 +41,7 @@ def test_several_problems_have_a_mean_and_their_own(toy):
     assert set(found[3]) == {f"{name}{end}" for name in ("kl", "nlpd") for end in ("", "/0", "/1", "/2")}
 
 
-def test_training_does_not_notice(toy):
+def test_scoring_does_not_affect_training(toy):
     watched, alone = (RandA(toy, "full", max_steps=12, M=10) for _ in range(2))
     trained(watched, Scores(toy, every=1), logger=Recorder())
     trained(alone)

@@ -56,7 +56,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_the_clock_stands_still_while_somebody_looks(toy, clock):
+def test_the_clock_stops_during_observation(toy, clock):
     method, seen = Counting([toy], clock), []
 
     def observe(steps, seconds):
@@ -77,7 +77,7 @@ def test_nobody_need_look_and_before_the_first_step_only_who_asks(toy, clock):
 
 
 @pytest.mark.parametrize(("last", "expected"), [(6, [0, 3, 6]), (7, [0, 3, 7]), (20, [0, 3, 20])])
-def test_a_finished_method_ends_early_and_is_looked_at_where_it_ended(toy, clock, last, expected):
+def test_a_finished_method_ends_early_and_is_observed_where_it_ended(toy, clock, last, expected):
     method, seen = Counting([toy], clock, last), []
     assert train(method, "cpu", lambda steps, seconds: seen.append(steps), [0, 3, 20]) == expected[-1]
     assert seen == expected

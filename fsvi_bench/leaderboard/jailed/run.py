@@ -221,7 +221,7 @@ def _isolation(jail: Jail, received: Received) -> str:
         ) from error
     if ready.leaks:
         reached = quotable(" and ".join(dict.fromkeys(ready.leaks)), 200)
-        raise InputError(f"the sandbox is not tight, so that no code of the entry was run: code in it could reach "
+        raise InputError(f"the sandbox is not isolated, so no code of the entry was run: code in it could reach "
                          f"{reached}; check that `bwrap` is bubblewrap")  # fmt: skip
     return jail.words if jail.bwrap is None else f"{jail.words}, {quotable(ready.reason, 100)}"
 

@@ -214,14 +214,14 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
     runs = run_frame(shown)
     frames = {score: score_frame(runs, score) for score in set(HEADLINES.values())}
     for place, a in enumerate(shown, 1):
-        found: dict[str, Any] = {"name": a.name, "track": a.track, "beside": {}}
+        found: dict[str, Any] = {"name": a.name, "track": a.track, "comparisons": {}}
         for key, score in (("same", HEADLINES[a.track]), ("other", ACROSS)):
             medians = frames[score][a.name].groupby("dataset").median()[datasets]
             found[key] = {"score": WORDS["scores"][score], "medians": [(digits(each), each) for each in medians]}
             names = [b.name for b in shown[place:] if (b.track == a.track) == (key == "same")]
             for name, pair in zip(names, paired(frames[score], a.name, names, datasets), strict=True):
                 hundredths = np.rint(100 * pair).astype(int).ravel().tolist()
-                found["beside"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
+                found["comparisons"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
         yield a.name, found
 
 

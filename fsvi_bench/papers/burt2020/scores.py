@@ -56,7 +56,7 @@ def _drawn(lines: pd.DataFrame) -> pd.DataFrame:
         level=lines["method"].eq("exact") & (~of_kl | lines["median"].ge(LOWEST)),
         place=pd.factorize(lines["method"])[0],
         shift=shift,
-        beside=shift + MEAN_OFFSET,
+        mean_shift=shift + MEAN_OFFSET,
         size=lines["family"] + ", M = " + lines["M"].fillna(DEFAULT).astype(str),
         fill=np.where(lines["kl_jitter"] > 0, 0.0, 1.0),
         opacity=np.where(lines["finished"] < lines["planned"], FAINT, 1.0),

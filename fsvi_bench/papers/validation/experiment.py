@@ -171,9 +171,9 @@ def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
     }.items():
         place = rows["dataset"].map(band) + shift
         part = rows[["dataset"]].assign(cell=rows.index, source=source, place=place)
-        for score, beside in {"nlpd": operator.sub, "rmse": operator.truediv}.items():
+        for score, combined in {"nlpd": operator.sub, "rmse": operator.truediv}.items():
             value, spread = (rows.get(f"{name}_{score}{of}", math.nan) for of in ("", "_spread"))
             for end, shown in {"": value, "_low": value - spread, "_high": value + spread}.items():
-                part[f"{score}{end}"] = beside(shown, rows[score])
+                part[f"{score}{end}"] = combined(shown, rows[score])
         parts.append(part)
     return pd.concat(parts)

@@ -94,7 +94,7 @@ class Standing(NamedTuple):
     entry: Entry
     interval: RankInterval | None
     group: int | None
-    beside_first: (
+    against_first: (
         Comparison | None
     )  #: comparison with the first entry over data sets; None for the first itself, and without ranks
 
@@ -123,13 +123,13 @@ def rankings(study: Study) -> list[Ranking]:
 def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _ _"]]) -> list[Standing]:
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
     ranked = int(np.isfinite(ranks.mean_rank).sum())
-    beside: list[Comparison | None] = [None] * len(entries)
+    against_first: list[Comparison | None] = [None] * len(entries)
     if ranked:
         first = int(np.nanargmin(ranks.mean_rank))  # the first of tied ones
-        beside = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
-        beside[first] = None
+        against_first = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
+        against_first[first] = None
     groups = tie_groups(ranks, least=critical_difference(ranked, len(tables)))
-    standings = list(map(Standing, entries, ranks.intervals(), groups, beside))
+    standings = list(map(Standing, entries, ranks.intervals(), groups, against_first))
     return [standings[place] for place in np.argsort(ranks.mean_rank, kind="stable")]  # NaN last
 
 
@@ -155,7 +155,7 @@ def _scores(
 
 
 def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:
-    """Whether an entry is deterministic, so that a run gives it a single seed whatever the request.
+    """Whether an entry is deterministic, so a run gives it a single seed whatever the request.
 
     This is unknown for methods that are not installed, or no longer support these settings; with a single seed, these
     count as deterministic.

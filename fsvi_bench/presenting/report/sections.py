@@ -103,8 +103,8 @@ def troubles(study: Study) -> list[dict[str, Any]]:
     """Groups of failed cells by entry, status and reason, disregarding numbers in the reason; largest groups first."""
     bad = study.cells[study.cells["status"] != "ok"].sort_values(["dataset", "split", "seed"])
     reasons = bad["reason"].fillna("no reason given").str.split().str.join(" ")
-    bad = bad.assign(reason=reasons, alike=reasons.str.replace(_NUMBER, "#", regex=True))
-    groups: Any = bad.groupby(["status", "entry", "alike"])
+    bad = bad.assign(reason=reasons, pattern=reasons.str.replace(_NUMBER, "#", regex=True))
+    groups: Any = bad.groupby(["status", "entry", "pattern"])
     found = [
         {
             "status": status,

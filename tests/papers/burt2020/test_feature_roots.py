@@ -107,7 +107,7 @@ def test_what_is_level_already_stays(factor):
     assert torch.equal(levelled(factor), factor)
 
 
-def test_rows_that_are_all_but_level_and_opposite_are_levelled():
+def test_rows_that_are_nearly_level_and_opposite_are_levelled():
     """a = −b = −1e-9 beside c = −1: of the two tangents one is a/(c + √(c² − ab)), whose denominator would cancel to 0."""
     rows = levelled(f64([[-math.sqrt(1 - 1e-9), 0.0], [math.sqrt(1 + 1e-9), 0.0]]))
     close(rows.square().sum(-1), [1.0, 1.0], rtol=1e-14, atol=0)

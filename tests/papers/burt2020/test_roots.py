@@ -170,7 +170,7 @@ def test_statistics_of_planted_floors(two_data_sets):
     assert failed == {"levelling root", "order of Z", "eigenvector root"}
 
 
-def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
+def test_with_a_failed_split_no_identity_holds(two_data_sets):
     """The last of all, where Python's max would pass over it."""
     for name, columns in (("splits", ["levelled", "diagonal"]), ("direct", two_data_sets["direct"].columns[3:])):
         two_data_sets[name].loc[two_data_sets[name].index[-1], columns] = math.nan

@@ -36,7 +36,7 @@ def kls(*lines):
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 4.0, 43.0], [5.0, 7.0, 9.0, math.inf]])
-def test_marks_are_medians_on_their_quartiles_and_means_stand_beside(values):
+def test_marks_are_medians_on_their_quartiles_with_means_next_to_them(values):
     (row,) = kls(line("rand-a", values)).to_dict("records")
     quartiles = pd.Series(values).quantile([0.25, 0.5, 0.75])
     assert [row["lower"], row["median"], row["upper"]] == quartiles.to_list()

@@ -129,7 +129,7 @@ def test_optima_are_medians_of_the_splits_where_they_are_known():
     assert optimum.loc["FIXEDA ffg", "boston"] == "∞"
     medians = frames(tables, CLAIMS[:1])["medians"]
     medians = medians[medians["dataset"].eq("boston") & medians["M"].eq(80) & medians["kl_jitter"].eq(0)]
-    elsewhere = medians.set_index("line")["kl_where_no_optimum_is_known"]
+    elsewhere = medians.set_index("line")["kl_without_known_optimum"]
     assert elsewhere["RANDA full"] == pytest.approx((12.1 + 13.2) / 2)  # of splits 1 and 2
     assert math.isnan(elsewhere["RANDA ffg"])
 
@@ -152,8 +152,8 @@ def test_jitter_is_paired_by_split():
     assert set(table["boston"]) == {"1.25"}
     pairs = frames(tables, CLAIMS[:1])["jitter by line"].set_index("line")
     assert pairs.loc["SSGE full", "ratio_max"] == pytest.approx(1e9 / 300)
-    assert pairs.loc["SSGE full", "alike_mean"] == pytest.approx(2 / 3)
-    assert pairs.loc["RANDA full", "alike_mean"] == 1.0
+    assert pairs.loc["SSGE full", "same_version_mean"] == pytest.approx(2 / 3)
+    assert pairs.loc["RANDA full", "same_version_mean"] == 1.0
 
 
 def claim(statistic, side="above"):
@@ -186,7 +186,7 @@ def test_claims_are_judged_by_paired_differences_with_the_corrected_interval():
     assert judge_study(whole().cells, [on_power])["dataset"].tolist() == ["power"]
 
 
-def test_no_verdict_stands_on_survivors():
+def test_no_verdict_is_based_on_surviving_splits_only():
     """What is missing leaves a claim open; what diverged is infinitely far, or tells nothing."""
     found = judged(with_holes(), SSGE_LAST)
     power, boston = found["power", 0.0], found["boston", 0.0]

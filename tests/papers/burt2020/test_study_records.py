@@ -93,7 +93,7 @@ def test_a_plans_records_are_found_and_the_rest_is_missing(ran):
     assert len(found.records) + len(found.missing) == len(list(places(plan))) == 8
 
 
-def test_records_of_other_settings_are_not_a_plans_and_twins_are_refused():
+def test_records_of_other_settings_are_not_a_plans_and_duplicates_are_refused():
     plan = make_plan(Request(datasets=["boston"], methods=["rand-a"], families=["full"], splits="0-1", max_steps=7))
     (first, _) = places(plan)
     own = record("rand-a", 0, 5.0, hyperparameters=dict(first.hyperparameters))
@@ -165,7 +165,7 @@ def test_a_task_that_is_not_here_is_refused(ran):
         collect(Cells(strange), workshop_in(root))
 
 
-def test_what_takes_days_is_not_begun_unasked(cli, tmp_path):
+def test_experiments_that_take_days_start_on_request_only(cli, tmp_path):
     for name in ("burt2020-fig3", "burt2020-fig4", "burt2020-study"):
         status, out, err = cli("reproduce", name, "--out", tmp_path / name)
         assert (status, out) == (2, "")
@@ -174,4 +174,4 @@ def test_what_takes_days_is_not_begun_unasked(cli, tmp_path):
         assert not (tmp_path / name / "cells").exists()
     status, _, err = cli("reproduce", "ksw2015-fig2", "--no-compute", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert "leave --no-compute out" in err
+    assert "drop --no-compute" in err

@@ -52,7 +52,7 @@ def test_what_was_found_here_outweighs_an_earlier_line():
     assert {*zip(both.cells["dataset"], both.cells["kl"], strict=True)} == {("boston", 5.0), ("power", 7.0)}
 
 
-def test_what_diverged_here_is_not_mended_by_an_earlier_line():
+def test_a_diverged_cell_is_not_replaced_by_an_earlier_line():
     found = Tables(frame([without(place, "diverged", "nan") for place in PLACES]), NO_CURVES)
     assert same(continued(found, whole()).cells, found.cells)
 
@@ -131,7 +131,7 @@ def test_a_table_that_does_not_go_with_the_records_is_not_written_over(tmp_path,
     assert read_cells(tmp_path) == damaged
 
 
-def test_what_is_whole_writes_over_a_damaged_table(tmp_path, sitting):
+def test_a_complete_study_overwrites_a_damaged_table(tmp_path, sitting):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / CELLS_FILE).write_text("damaged")
     assert sitting(whole()).missing == 0

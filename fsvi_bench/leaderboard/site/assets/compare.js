@@ -28,9 +28,9 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
   // Only the earlier entry has the comparison: for the later one, signs are reversed.
   const pair = (a, b) => {
-    const [p, ...numbers] = a.beside[b.name] ?? b.beside[a.name];
+    const [p, ...numbers] = a.comparisons[b.name] ?? b.comparisons[a.name];
     const rows = Array.from({ length: numbers.length / 3 }, (_, row) => numbers.slice(3 * row, 3 * row + 3));
-    return [p, a.beside[b.name] ? rows : rows.map(([ratio, low, high]) => [-ratio, -high, -low])];
+    return [p, a.comparisons[b.name] ? rows : rows.map(([ratio, low, high]) => [-ratio, -high, -low])];
   };
 
   const write = (cell, text, key) => {

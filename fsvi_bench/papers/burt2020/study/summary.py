@@ -21,8 +21,8 @@ def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
     cells, curves = named(tables.cells), named(tables.curves)
     known, lost = cells["kl_at_objective_optimum"].notna(), cells["status"].isin(LOST)
     cells = cells.assign(
-        left_undone=cells["objective_gap"].where(known),  # relative to the best value found it is a lower bound
-        kl_where_no_optimum_is_known=cells["kl"].where(~known),
+        known_objective_gap=cells["objective_gap"].where(known),  # relative to the best value found it is a lower bound
+        kl_without_known_optimum=cells["kl"].where(~known),
         distance=cells["kl"].mask(cells["kl"].abs() < NO_LOGARITHM, 0.0).mask(lost, math.inf),
     )
     plain = cells[~(cells["kl_jitter"] > 0)]
@@ -45,9 +45,17 @@ def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
 
 def _by_line(cells: pd.DataFrame, pairs: pd.DataFrame) -> Frames:
     lines = cells.groupby(_OF_LINE, sort=False, dropna=False)
-    scores = [*SCORES, "left_undone", *CLOSENESS, *RATIOS, "gradients", "train_seconds", "kl_where_no_optimum_is_known"]
+    scores = [
+        *SCORES,
+        "known_objective_gap",
+        *CLOSENESS,
+        *RATIOS,
+        "gradients",
+        "train_seconds",
+        "kl_without_known_optimum",
+    ]
     run = cells[cells["code"] != ""].groupby(["line", "code", "hardware"], sort=False)
-    paired = pairs.groupby(["dataset", "line"], sort=False)[["ratio", "nlpd_above", "alike"]]
+    paired = pairs.groupby(["dataset", "line"], sort=False)[["ratio", "nlpd_above", "same_version"]]
     jitter = paired.agg(["median", "min", "max", "mean"])
     return {
         "spreads": pd.concat(spread_by_line(cells, name).assign(score=name) for name in ("kl", "nlpd", "rmse")),
@@ -113,14 +121,14 @@ def courses(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
-    """Finished cells with jitter paired with those without on the same split; `alike` means same code and machine."""
+    """Finished cells with jitter paired with those without, by split; `same_version`: the same code and machine."""
     ok = cells[cells["status"] == "ok"]
     on = ["dataset", "split", "line", "M"]
     pairs = ok[ok["kl_jitter"] > 0].merge(ok[ok["kl_jitter"] == 0], on=on, suffixes=("", "_without"))
     return pairs.assign(
         ratio=(pairs["kl"] / pairs["kl_without"]).where(pairs["kl_without"] > NO_LOGARITHM),
         nlpd_above=pairs["nlpd"] - pairs["nlpd_without"],
-        alike=(pairs["code"] == pairs["code_without"]) & (pairs["hardware"] == pairs["hardware_without"]),
+        same_version=(pairs["code"] == pairs["code_without"]) & (pairs["hardware"] == pairs["hardware_without"]),
     )
 
 

@@ -59,7 +59,7 @@ class Tables(NamedTuple):
 
 
 def write_tables(tables: Tables, folder: Path) -> list[Path]:
-    """Writes both files, the cells last, so that their presence implies the curves. Equal tables give equal bytes.
+    """Writes both files, the cells last, so their presence implies the curves. Equal tables give equal bytes.
 
     Raises:
         InputError: the folder cannot be written.
