@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.methods.data import Batch, MeasurementStream, Rows, Streams
+from fsvi_bench.methods.data import CHUNK, Batch, MeasurementStream, Rows, Streams
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.rand_a import RandA
@@ -37,8 +37,8 @@ def main() -> None:
     problem = bind_task(read_official(chosen.dataset, chosen.split).task)
     method, exact, data = RandA(problem, "full"), problem.truth.posterior, TrainingData.of(problem)
     rows, k, seed = Rows.whole(data), data.k, derive_seed(problem.frozen.sha256, "objective optimum")
-    stream = MeasurementStream(data, method.options.design, Streams([seed]))
-    sets = (A for _ in range(STEPS[-1]) for A, _ in stream.sets(8))
+    stream = MeasurementStream(data, method.options.design, Streams((seed,)))
+    sets = (A for start in range(0, STEPS[-1], CHUNK) for A, _ in stream.sets(range(start, start + CHUNK)))
     q = NaturalGaussian("full", 1, k)
     optimizer, average = NaturalGradient(q.parameters(), lr=0.5, decay=0.6), AveragedModel(q)
     projector, identity = torch.zeros_like(rows.gram), torch.eye(rows.gram.shape[-1], dtype=torch.float64)[None]

@@ -271,7 +271,7 @@ def on_gpu(subject: Subject) -> None:
         if not difference <= limit:
             raise Failed(
                 f"the GPU result of problem {place} differs from the CPU's by {difference:.1e}, expected at most "
-                f"{limit:.0e}; create tensors on self.device, in float64, from CPU random streams"
+                f"{limit:.0e}; create tensors on self.device, in float64, and draw random numbers from self.streams"
             )
 
 

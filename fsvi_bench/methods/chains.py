@@ -46,7 +46,7 @@ class ChainMethod(ParticleMethod):
 
     def configure_optimizers(self) -> ChainSteps:
         def noise() -> Float[Tensor, "B n k"]:
-            return self.streams.normal("injected noise", *self.shape).to(self.device)
+            return self.streams.normal("injected noise", *self.shape)
 
         return ChainSteps(self.q.parameters(), self.dynamics(self.largest[:, None, None]), noise)
 

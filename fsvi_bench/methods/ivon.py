@@ -55,7 +55,7 @@ class Ivon(WeightSpaceMethod):
         """In training, the expected error by draws alone: the prior is in the steps."""
         if not self.training:
             return super().loss(q, batch)
-        noise = self.streams.normal("weight samples", self.options.S, q.mean.shape[-1]).to(q.mean.device)
+        noise = self.streams.normal("weight samples", self.options.S, q.mean.shape[-1])
         return sampled_nll(q.draws(noise), batch.rows).mean(-1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:

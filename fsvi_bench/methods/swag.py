@@ -62,8 +62,9 @@ class Swag(Method):
         self.note(losses.detach())
         return (self.step * losses).sum()
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Lightning's hook, after the optimiser's step."""
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Lightning's hook; `on_train_batch_end` would be too late, after a checkpoint of the step is written."""
+        super().optimizer_step(*args, **kwargs)
         after = self.steps_done - math.floor(self.options.burn_in * self.num_steps)
         every = self.options.every
         every = math.ceil(self.problems.N / self.rows_per_step) if every == "epoch" else every

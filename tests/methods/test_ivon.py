@@ -37,8 +37,8 @@ def ivon(problem, batches, draws, options):
 def test_it_is_algorithm_1(settings):
     problem, settings = synthetic(1, N=31), {**settings, "max_steps": 40}
     method, same = (method_on("ivon", problem, "ffg", settings) for _ in range(2))
-    streams = Streams(method.seeds)
-    draws = [streams.normal("weight samples", method.options.S, problem.k)[0].numpy() for _ in range(40)]
+    steps = (Streams(method.seeds, step) for step in range(40))
+    draws = [streams.normal("weight samples", method.options.S, problem.k)[0].numpy() for streams in steps]
     mean, variance = ivon(problem, list(same.data()), draws, method.options)
     train(method, "cpu")
     q = method.posterior()[0]
@@ -56,7 +56,7 @@ def test_at_the_best_factorised_posterior_its_steps_vanish_on_average(monkeypatc
     method.q.mean.data[0, :k] = posterior.mean[0]
     method.q.hessian.data[0, :k] = (precision - 1) / N
     axes = k**0.5 * eye(k)
-    monkeypatch.setattr(method.streams, "normal", lambda role, *shape: torch.cat([axes, -axes])[None])
+    monkeypatch.setattr(Streams, "normal", lambda self, role, *shape: torch.cat([axes, -axes])[None])
     monkeypatch.setattr(method, "optimizers", lambda: type("Still", (), {"step": lambda self, rate: None})())
     monkeypatch.setattr(method, "is_logged", lambda step: False)
     method.training_step(Batch(Rows.whole(problem)), 0)
