@@ -130,14 +130,16 @@ def test_two_runs_in_one_folder_are_told_apart(tmp_path):
     """The first goes on undisturbed; its lock ends with it, even with -9."""
     endless = ["--dataset", "toy", "--splits", "0", "--method", "mean-field-vi", "--max-steps", "10000000"]
     first = start(tmp_path, *endless)
-    until(lambda: (tmp_path / ".running").is_file() or first.poll() is not None)
-    status, out, err = finish(start(tmp_path, "--dataset", "toy", "--method", "exact"))
-    assert (status, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith(f"fsvi-bench: another run is using {tmp_path} (process {first.pid} on ")
-    assert first.poll() is None
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
+    try:
+        until(lambda: (tmp_path / ".running").is_file() or first.poll() is not None)
+        status, out, err = finish(start(tmp_path, "--dataset", "toy", "--method", "exact"))
+        assert (status, out) == (2, "")
+        (line,) = err.splitlines()
+        assert line.startswith(f"fsvi-bench: another run is using {tmp_path} (process {first.pid} on ")
+        assert first.poll() is None
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
     status, out, _ = finish(start(tmp_path, "--dataset", "toy", "--splits", "0", "--method", "exact"))
     assert status == 0
     assert "exact full" in out
