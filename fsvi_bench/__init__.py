@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.ensemble import Ensemble
     from fsvi_bench.methods.exact import Exact
     from fsvi_bench.methods.fixed_a import FixedA
+    from fsvi_bench.methods.fsp_laplace import FspLaplace
     from fsvi_bench.methods.functional import MeasurementOptions
     from fsvi_bench.methods.gaussian_dropout import GaussianDropout
+    from fsvi_bench.methods.gfsvi import Gfsvi
+    from fsvi_bench.methods.gwi import Gwi
     from fsvi_bench.methods.ivon import Ivon
+    from fsvi_bench.methods.laplace import Laplace
+    from fsvi_bench.methods.low_rank_vi import LowRankVI
     from fsvi_bench.methods.mean_field_vi import MeanFieldVI
     from fsvi_bench.methods.rand_a import RandA
     from fsvi_bench.methods.rand_a_ngd import RandANgd
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.svgd import Svgd
     from fsvi_bench.methods.swag import Swag
     from fsvi_bench.methods.variational_dropout import VariationalDropout
+    from fsvi_bench.methods.vip import Vip
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
     from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
@@ -61,11 +67,16 @@ HOMES = {
     "FactorGaussian": "posteriors.gaussian",
     "FactorisedGaussian": "posteriors.gaussian",
     "FixedA": "methods.fixed_a",
+    "FspLaplace": "methods.fsp_laplace",
     "FullGaussian": "posteriors.gaussian",
     "FunctionSamplesPosterior": "posteriors.functions",
     "GaussianDropout": "methods.gaussian_dropout",
+    "Gfsvi": "methods.gfsvi",
+    "Gwi": "methods.gwi",
     "InputError": "errors",
     "Ivon": "methods.ivon",
+    "Laplace": "methods.laplace",
+    "LowRankVI": "methods.low_rank_vi",
     "MeanFieldVI": "methods.mean_field_vi",
     "MeasurementOptions": "methods.functional",
     "Method": "methods.base",
@@ -89,6 +100,7 @@ HOMES = {
     "TaskData": "methods.data",
     "TaskRefused": "errors",
     "VariationalDropout": "methods.variational_dropout",
+    "Vip": "methods.vip",
     "fit": "api.fit",
     "list_tasks": "tasks.official",
     "load_task": "tasks.official",
@@ -100,12 +112,12 @@ HOMES = {
 
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble",
-    "Exact", "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
-    "GaussianDropout", "InputError", "Ivon", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions",
-    "ParticlesPosterior", "Posterior", "RandA", "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores",
-    "Sghmc", "Sgld", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag",
-    "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task",
-    "make_task", "results", "run", "score",
+    "Exact", "FactorGaussian", "FactorisedGaussian", "FixedA", "FspLaplace", "FullGaussian", "FunctionSamplesPosterior",
+    "GaussianDropout", "Gfsvi", "Gwi", "InputError", "Ivon", "Laplace", "LowRankVI", "MeanFieldVI",
+    "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA", "RandANgd",
+    "SampleThenOptimise", "SamplesPosterior", "Scores", "Sghmc", "Sgld", "SparseVariationalDropout", "SpikeAndSlab",
+    "SpikeSlabPosterior", "Ssge", "Svgd", "Swag", "Task", "TaskData", "TaskRefused", "VariationalDropout", "Vip",
+    "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run", "score",
 ]  # fmt: skip
 
 

@@ -145,7 +145,7 @@ class Submit(Options):
 
     Args:
         method: Built-in method, or path/file.py:Class; with --check, the folder of an entry.
-        family: full, ffg, bernoulli, spike-slab or particles.
+        family: full, ffg, factor, bernoulli, spike-slab or particles.
         settings: Method option; may be repeated.
         steps: Budget: maximum number of training steps per task.
         seconds: Budget: training seconds per task on your hardware.

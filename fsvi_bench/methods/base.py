@@ -204,6 +204,10 @@ class Method(pl.LightningModule, ABC):
         """The posterior of one problem in closed form, with a leading axis of 1."""
         raise NotImplementedError
 
+    def solve_at(self, place: int, problem: TrainingData) -> Posterior:
+        """The same for a formula that draws from `self.streams` or uses what was prepared for the problem there."""
+        return self.solve(problem)
+
     def details(self) -> Sequence[Mapping[str, float] | None]:
         """For each problem, additional numbers for its record, such as a sparsity, or None."""
         return [None] * len(self.problems)
@@ -340,7 +344,7 @@ class Method(pl.LightningModule, ABC):
     @property
     def trains(self) -> bool:
         """Whether the method trains in steps, rather than by a closed form."""
-        return type(self).solve is Method.solve
+        return type(self).solve is Method.solve and type(self).solve_at is Method.solve_at
 
     @property
     def rows_per_step(self) -> int:
@@ -353,12 +357,12 @@ class Method(pl.LightningModule, ABC):
 
         A problem whose targets are not finite gets a NaN solution and counts as diverged; the others are unaffected.
         """
-        return concatenate([self._solve_one(self.problems.only(b)) for b in range(len(self.problems))])
+        return concatenate([self._solve_one(b, self.problems.only(b)) for b in range(len(self.problems))])
 
-    def _solve_one(self, problem: TrainingData) -> Posterior:
+    def _solve_one(self, place: int, problem: TrainingData) -> Posterior:
         if bool(problem.y.isfinite().all()):
-            return self.solve(problem)
-        solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
+            return self.solve_at(place, problem)
+        solved = self.solve_at(place, replace(problem, y=torch.zeros_like(problem.y)))
         # A factor stays lower triangular: its entries are NaN, but its form is valid.
         nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
         return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)

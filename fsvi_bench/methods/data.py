@@ -318,7 +318,8 @@ class TaskData(pl.LightningDataModule):
         steps: the number of steps.
         minibatch: rows of the likelihood in each step; `full`, or a number of at least N, takes all of them.
         design: how measurement sets are drawn; None: there are none.
-        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones.
+        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones. Without a design, only
+            its features are in the batches.
         compress: whether k + 1 rows with the same inner products may replace all rows.
 
     Raises:
@@ -382,12 +383,11 @@ class TaskData(pl.LightningDataModule):
 
     def _sets(self, data: TrainingData) -> Callable[[range], Iterator[tuple[Any, ...]]]:
         """Makes the measurement sets of consecutive steps, and their features."""
+        if self.fixed_A is not None:
+            fixed = fixed_sets(fill_columns(self.fixed_A.to(data.y.device)), self.design)
+            return lambda steps: repeat(fixed)
         if self.design is None:
             return lambda steps: repeat(())
-        if self.fixed_A is not None:
-            Phi_A = fill_columns(self.fixed_A.to(data.y.device))
-            fixed = self.design.measure(Phi_A, span=True), fill(Phi_A)
-            return lambda steps: repeat(fixed)
         return MeasurementStream(data, self.design, self.streams).sets
 
     def _rows(self, data: TrainingData) -> Callable[[range], Iterator[Rows]]:
@@ -406,6 +406,13 @@ class TaskData(pl.LightningDataModule):
                 yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
 
         return minibatches
+
+
+def fixed_sets(
+    Phi_A: Float[Tensor, "B M k_filled"], design: MeasurementDesign | None
+) -> tuple[MeasurementSets | None, Float[Tensor, "B M_filled k_filled"]]:
+    """One measurement set for all steps, prepared if there is a functional KL to take, and its features."""
+    return None if design is None else design.measure(Phi_A, span=True), fill(Phi_A)
 
 
 def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:

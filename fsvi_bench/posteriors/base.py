@@ -13,12 +13,14 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
 
-#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab, particles.
-Family = Literal["full", "ffg", "bernoulli", "spike-slab", "particles"]
+#: Gaussians with a full covariance, fully factorised, or given by a factor of any rank; Bernoulli dropout,
+#: spike-and-slab, particles.
+Family = Literal["full", "ffg", "factor", "bernoulli", "spike-slab", "particles"]
 #: The kind of posterior of each family, as named in files.
 KIND_OF: Mapping[Family, str] = {
     "full": "gaussian-full",
     "ffg": "gaussian-ffg",
+    "factor": "gaussian-factor",
     "bernoulli": "bernoulli-dropout",
     "spike-slab": "spike-slab",
     "particles": "particles",

@@ -113,7 +113,7 @@ class Request(BaseModel):
     )
     families: Several[str] = Field(
         default=(),
-        description="full, ffg, bernoulli, spike-slab or particles; may be repeated. Default: all of each method.",
+        description="full, ffg, factor, bernoulli, spike-slab or particles; may be repeated. Default: all of a method.",
     )
     splits: Ranges = Field(default=None, description="Splits, such as 0-19 or 0,3,5. Default: all.")
     seeds: Ranges = Field(

@@ -30,6 +30,7 @@ from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Approximation, Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.distances import gaussian_distances, samples_distances
@@ -181,7 +182,7 @@ def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
     values |= joint_scores(q, problem) | {"coverage": coverage(q, problem)}
     if isinstance(q, SamplesPosterior):
         return values | sample_estimates(q, problem) | samples_distances(q.samples, problem)
-    values |= moment_scores(mean, tril, problem)
+    values |= moment_scores(mean, tril, problem) | ({"kl_moment_matched": math.inf} if _is_flat(q) else {})
     return values | _of_known_law(q, problem, values)
 
 
@@ -227,7 +228,12 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
         nlpd = functions_nlpd(q.particles @ problem.Phi_test.mT, problem)
         matched = math.inf if is_flat(q.particles, tril) else matched
     kl = math.inf if q.singular else matched
-    return TraceScores(kl, nlpd, matched, of_moments)
+    return TraceScores(kl, nlpd, math.inf if _is_flat(q) else matched, of_moments)
+
+
+def _is_flat(q: Posterior) -> bool:
+    """Whether q is a Gaussian on a flat, which rounding may hide: no distribution with its moments has a density."""
+    return isinstance(q, FactorGaussian) and q.singular
 
 
 def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[str, Any]:
@@ -269,7 +275,8 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
 def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null if the test set is smaller."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
-    has_atoms, full_rank = isinstance(q, SwitchedPosterior) and q.singular, bool((tril.diagonal() > 0).all())
+    has_atoms = isinstance(q, SwitchedPosterior) and q.singular
+    full_rank = bool((tril.diagonal() > 0).all()) and not _is_flat(q)
     marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])

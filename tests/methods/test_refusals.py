@@ -42,14 +42,27 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "momentum": (1, -0.1),
     "burn_in": (1, -0.1),
     "every": (0, "step"),
-    "rank": (1, 2.5),
     "beta1": (1, -0.1),
     "beta2": (1, -0.1),
     "hess_init": (-1, math.inf),
     "particles": (1, 0, 2.5, 10_000),
     "friction": (0, -1, 1.5),
+    "structure": ("kron",),
+    "rank": (0, -1, 2.5),
+    "distance": ("w1",),
+    "weight": (0, -1, math.nan, math.inf),
+    "rho": ("test",),
+    "training": ("sgd",),
+    "gamma": (0, -1e-6, math.nan),
+    "context": ("test",),
+    "context_points": (0, -1, 1001),
+    "truncation": ("all",),
+    "draws": (0, 1, -3),
 }
-MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
+MORE_NONSENSE = {
+    "ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)},
+    "swag": {"rank": (1,)},
+}
 
 
 def nonsense(row: Row) -> list[tuple[str, Any]]:
