@@ -56,6 +56,11 @@ BY_SAMPLES = (
     *({**settings, "S": 12} for settings in BY_ADAM),
     {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
     {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
+    {"M": 13, "minibatch": 7, "S": 9, "score_estimator": "stein", "kl_jitter": 1e-4},
+    {"M": 10, "minibatch": "full", "S": 8, "score_estimator": "kef", "regularisation": 1e-2, "prior_score": "ssge"},
+    {"M": 10, "minibatch": 7, "S": 9, "score_estimator": "nu", "regularisation": 1e-2, "bandwidth": 2.0},
+    {"M": 15, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle", "injected_noise": 0.01},
+    {"M": SEES_ALL, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle"},
 )
 BY_FORMULA = ({}, {"retain_probability": 1.0, "l": 2.0}, {"optimise": "shared"}, {"optimise": "per-weight"})
 BY_NOISE = (
