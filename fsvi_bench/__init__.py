@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.data import TaskData
     from fsvi_bench.methods.ensemble import Ensemble
     from fsvi_bench.methods.exact import Exact
+    from fsvi_bench.methods.f_svgd import FSvgd
+    from fsvi_bench.methods.fbnn import Fbnn
     from fsvi_bench.methods.fixed_a import FixedA
     from fsvi_bench.methods.functional import MeasurementOptions
     from fsvi_bench.methods.gaussian_dropout import GaussianDropout
+    from fsvi_bench.methods.hmc import Hmc
     from fsvi_bench.methods.ivon import Ivon
     from fsvi_bench.methods.mean_field_vi import MeanFieldVI
     from fsvi_bench.methods.rand_a import RandA
@@ -58,12 +61,15 @@ HOMES = {
     "Diverged": "errors",
     "Ensemble": "methods.ensemble",
     "Exact": "methods.exact",
+    "FSvgd": "methods.f_svgd",
     "FactorGaussian": "posteriors.gaussian",
     "FactorisedGaussian": "posteriors.gaussian",
+    "Fbnn": "methods.fbnn",
     "FixedA": "methods.fixed_a",
     "FullGaussian": "posteriors.gaussian",
     "FunctionSamplesPosterior": "posteriors.functions",
     "GaussianDropout": "methods.gaussian_dropout",
+    "Hmc": "methods.hmc",
     "InputError": "errors",
     "Ivon": "methods.ivon",
     "MeanFieldVI": "methods.mean_field_vi",
@@ -99,13 +105,13 @@ HOMES = {
 }
 
 __all__ = [
-    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble",
-    "Exact", "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
-    "GaussianDropout", "InputError", "Ivon", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions",
-    "ParticlesPosterior", "Posterior", "RandA", "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores",
-    "Sghmc", "Sgld", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag",
-    "Task", "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task",
-    "make_task", "results", "run", "score",
+    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble", "Exact",
+    "FSvgd", "FactorGaussian", "FactorisedGaussian", "Fbnn", "FixedA", "FullGaussian", "FunctionSamplesPosterior",
+    "GaussianDropout", "Hmc", "InputError", "Ivon", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions",
+    "ParticlesPosterior", "Posterior", "RandA", "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores", "Sghmc",
+    "Sgld", "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag", "Task",
+    "TaskData", "TaskRefused", "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task",
+    "results", "run", "score",
 ]  # fmt: skip
 
 

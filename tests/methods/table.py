@@ -30,6 +30,7 @@ class Row:
     Args:
         variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
             (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
+        one_go: nothing is trained, as in a closed form, but draws are made.
         starts_at_prior: False where q cannot be the prior, being no Gaussian or having no spread without a mean.
         closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
     """
@@ -38,7 +39,13 @@ class Row:
     family: Family
     variants: tuple[Settings, ...] = ({},)
     closed_form: bool = False
+    one_go: bool = False
     starts_at_prior: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are steps to look at."""
+        return not (self.closed_form or self.one_go)
 
 
 # M = 10 is projected on the span of Φ_A, M = 15 on its complement, M = 30 sees all; 13 and 15 are no multiples of 4.
@@ -80,6 +87,11 @@ BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "we
 BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
 BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
 BY_CHAINS = ({"particles": 12}, {"minibatch": 7, "particles": 9})
+BY_FUNCTIONS = (
+    {"M": 10, "minibatch": 7, "particles": 9},
+    {"M": 13, "minibatch": "full", "draw_A": "mixed", "averaging": 0.5},
+    {"M": 25, "minibatch": 7, "draw_A": "data", "particles": 5},
+)
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
@@ -87,9 +99,13 @@ TABLE = (
     Row("ensemble", "particles", ({"minibatch": "full"}, {"minibatch": 7, "averaging": 0.5}), starts_at_prior=False),
     Row("exact", "full", closed_form=True),
     Row("exact", "ffg", closed_form=True),
+    Row("f-svgd", "particles", BY_FUNCTIONS, starts_at_prior=False),
+    Row("fbnn", "full", BY_SAMPLES[:1]),
+    Row("fbnn", "ffg", BY_SAMPLES[1:2]),
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("gaussian-dropout", "ffg", BY_NOISE, starts_at_prior=False),
+    Row("hmc", "particles", ({"burn_in": 0.4},), one_go=True),
     Row("ivon", "ffg", BY_NEWTON, starts_at_prior=False),
     Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
     Row("rand-a", "full", BY_ADAM),
@@ -118,13 +134,13 @@ def label(value: object) -> str | None:
 
 
 rows = pytest.mark.parametrize("row", TABLE, ids=label)
-trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if not row.closed_form], ids=label)
+trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if row.trains], ids=label)
 variants = pytest.mark.parametrize(
     ("row", "settings"), [(row, settings) for row in TABLE for settings in row.variants], ids=label
 )
 trained_variants = pytest.mark.parametrize(
     ("row", "settings"),
-    [(row, settings) for row in TABLE for settings in row.variants if not row.closed_form],
+    [(row, settings) for row in TABLE for settings in row.variants if row.trains],
     ids=label,
 )
 
