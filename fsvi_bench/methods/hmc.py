@@ -51,7 +51,7 @@ class Hmc(ParticleMethod):
         def _few(self) -> Self:
             if not 2 <= self.particles < MINIMUM_SAMPLES:
                 raise ValueError(
-                    f"max_steps={self.max_steps} and burn_in={self.burn_in} leave {self.particles} particles, expected "
+                    f"max_steps={self.max_steps} and burn_in={self.burn_in} leave particles={self.particles}, expected "
                     f"2 to {MINIMUM_SAMPLES - 1}; change max_steps"
                 )
             return self

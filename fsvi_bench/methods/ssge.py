@@ -59,7 +59,7 @@ class Ssge(FunctionalMethod):
 
         S: Annotated[int, Field(ge=2)] = 100
         score_estimator: Literal["ssge", "stein", "kef", "nu", "gaussian-oracle"] = "ssge"
-        regularisation: Annotated[float, Field(ge=1e-10)] | Literal["published"] = "published"
+        regularisation: Annotated[float, Field(ge=1e-6)] | Literal["published"] = "published"
         prior_score: Literal["exact", "ssge"] = "exact"
         eigen_share: PositiveShare = 0.99
         bandwidth: PositiveFloat | Literal["median"] = "median"

@@ -68,8 +68,8 @@ def test_without_pyro_it_says_how_to_install_it(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_steps": 2}, "max_steps=2 and burn_in=0.2 leave 1 particles, expected 2 to 9999; change max_steps"),
-        ({"max_steps": 12500}, "max_steps=12500 and burn_in=0.2 leave 10000 particles, expected 2 to 9999"),
+        ({"max_steps": 2}, "max_steps=2 and burn_in=0.2 leave particles=1, expected 2 to 9999; change max_steps"),
+        ({"max_steps": 12500}, "max_steps=12500 and burn_in=0.2 leave particles=10000, expected 2 to 9999"),
     ],
 )
 def test_too_few_and_too_many_particles_are_refused(settings, message):
