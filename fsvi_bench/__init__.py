@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.data import TaskData
     from fsvi_bench.methods.ensemble import Ensemble
     from fsvi_bench.methods.exact import Exact
+    from fsvi_bench.methods.f_svgd import FSvgd
+    from fsvi_bench.methods.fbnn import Fbnn
     from fsvi_bench.methods.fixed_a import FixedA
     from fsvi_bench.methods.fsp_laplace import FspLaplace
     from fsvi_bench.methods.functional import MeasurementOptions
     from fsvi_bench.methods.gaussian_dropout import GaussianDropout
     from fsvi_bench.methods.gfsvi import Gfsvi
     from fsvi_bench.methods.gwi import Gwi
+    from fsvi_bench.methods.hmc import Hmc
     from fsvi_bench.methods.ivon import Ivon
     from fsvi_bench.methods.laplace import Laplace
     from fsvi_bench.methods.low_rank_vi import LowRankVI
@@ -64,8 +67,10 @@ HOMES = {
     "Diverged": "errors",
     "Ensemble": "methods.ensemble",
     "Exact": "methods.exact",
+    "FSvgd": "methods.f_svgd",
     "FactorGaussian": "posteriors.gaussian",
     "FactorisedGaussian": "posteriors.gaussian",
+    "Fbnn": "methods.fbnn",
     "FixedA": "methods.fixed_a",
     "FspLaplace": "methods.fsp_laplace",
     "FullGaussian": "posteriors.gaussian",
@@ -73,6 +78,7 @@ HOMES = {
     "GaussianDropout": "methods.gaussian_dropout",
     "Gfsvi": "methods.gfsvi",
     "Gwi": "methods.gwi",
+    "Hmc": "methods.hmc",
     "InputError": "errors",
     "Ivon": "methods.ivon",
     "Laplace": "methods.laplace",
@@ -111,13 +117,14 @@ HOMES = {
 }
 
 __all__ = [
-    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble",
-    "Exact", "FactorGaussian", "FactorisedGaussian", "FixedA", "FspLaplace", "FullGaussian", "FunctionSamplesPosterior",
-    "GaussianDropout", "Gfsvi", "Gwi", "InputError", "Ivon", "Laplace", "LowRankVI", "MeanFieldVI",
-    "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA", "RandANgd",
-    "SampleThenOptimise", "SamplesPosterior", "Scores", "Sghmc", "Sgld", "SparseVariationalDropout", "SpikeAndSlab",
-    "SpikeSlabPosterior", "Ssge", "Svgd", "Swag", "Task", "TaskData", "TaskRefused", "VariationalDropout", "Vip",
-    "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run", "score",
+    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Ensemble", "Exact",
+    "FSvgd", "FactorGaussian", "FactorisedGaussian", "Fbnn", "FixedA", "FspLaplace", "FullGaussian",
+    "FunctionSamplesPosterior", "GaussianDropout", "Gfsvi", "Gwi", "Hmc", "InputError", "Ivon", "Laplace", "LowRankVI",
+    "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA",
+    "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores", "Sghmc", "Sgld", "SparseVariationalDropout",
+    "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag", "Task", "TaskData", "TaskRefused",
+    "VariationalDropout", "Vip", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
+    "score",
 ]  # fmt: skip
 
 

@@ -12,9 +12,10 @@ and at the samples, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻¹ U_Jᵀ Y 
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fsvi_bench.maths.batching import SIDE, one_by_one
@@ -56,6 +57,33 @@ def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tenso
     return torch.minimum(J, (eigenvalues > rounding).sum(-1))
 
 
+class GaussianKernel(NamedTuple):
+    """k(a, b) = exp(−‖a − b‖²/2h²) of the samples of each problem."""
+
+    finite: Bool[Tensor, "*B 1 1"]  #: False where the samples are not, or are all equal; K is then the identity
+    precision: Float[Tensor, "*B 1 1"]  #: 1/h²
+    K: Float[Tensor, "*B S S"]
+
+
+def gaussian_kernel(centred: Float[Tensor, "*B S d"], bandwidth: float | None) -> GaussianKernel:
+    """The kernel matrix at the given h, or (None) at the median distance."""
+    squared = squared_distances(centred, centred)
+    torch.linalg.diagonal(squared).zero_()
+    h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
+    finite = (centred.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
+    precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
+    K = squared.mul_(-0.5 * precision).exp_()
+    if not bool(finite.all()):
+        # Otherwise LAPACK would fail for the whole batch.
+        K = torch.where(finite, K, identity(K.shape[-1], K))
+    return GaussianKernel(finite, precision, K)
+
+
+def kernel_shift(weights: Float[Tensor, "*B S S"], samples: Float[Tensor, "*B S d"]) -> Float[Tensor, "*B S d"]:
+    """Σ_m weights_im (x_m − x_i) for each sample."""
+    return weights @ samples - weights.sum(-1, keepdim=True) * samples
+
+
 def spectral_stein_score(
     samples: Float[Tensor, "*B S d"],
     queries: Float[Tensor, "*B Q d"] | None = None,
@@ -79,22 +107,14 @@ def spectral_stein_score(
     # Distances from inner products lose digits if samples share an offset, which does not affect scores.
     centre = samples.mean(-2, keepdim=True)
     samples, queries = samples - centre, None if queries is None else queries - centre
-    squared = squared_distances(samples, samples)
-    torch.linalg.diagonal(squared).zero_()
-    h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
-    finite = (samples.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
-    precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
-    K = squared.mul_(-0.5 * precision).exp_()
-    if not bool(finite.all()):
-        # Otherwise LAPACK would fail for the whole batch.
-        K = torch.where(finite, K, identity(K.shape[-1], K))
+    finite, precision, K = gaussian_kernel(samples, bandwidth)
     eigenvalues, U = torch.linalg.eigh(K)
     # Eigenvalues are in ascending order. Those that are not among the J largest get the weight 0.
     S = K.shape[-1]
     J = leading_count(eigenvalues.flip(-1), share)[..., None] if n_eigen is None else n_eigen
     chosen = torch.arange(S, device=K.device) >= S - J
     weights = torch.where(chosen, eigenvalues.reciprocal(), 0.0)
-    Y = precision * (K @ samples - K.sum(-1, keepdim=True) * samples)
+    Y = precision * kernel_shift(K, samples)
     coefficients = weights[..., None] * (U.mT @ Y)
     if queries is None:
         score = U @ coefficients

@@ -2,27 +2,45 @@
 
 The scheme of Sun et al. (2019), functional variational BNNs, as Burt et al. (2020, section 4) benchmark it: the
 gradient of KL(Q_A ‖ P_A) is the mean over samples f = Φ_A w of (∇ log q(f) − ∇ log p(f))ᵀ ∂f/∂params, both scores held
-constant, and ∇ log q comes from the spectral Stein gradient estimator (Shi, Sun and Zhu 2018).
+constant, and ∇ log q comes from the spectral Stein gradient estimator (Shi, Sun and Zhu 2018), or from another one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
+from fsvi_bench.maths.linalg import inverse_tril
+from fsvi_bench.maths.score_estimators import kef_score, nu_score, stein_score
 from fsvi_bench.maths.ssge import spectral_stein_score
 from fsvi_bench.methods.base import PositiveShare
 from fsvi_bench.methods.data import Batch, MeasurementDesign, expected_nll
 from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 
 
+class Regularised(NamedTuple):
+    """An estimator of scores that takes samples [B,S,m], λ and a bandwidth."""
+
+    score: Callable[[Tensor, float, float | None], Tensor]
+    published: float  #: λ in the code of Zhou, Shi and Zhu (2020)
+
+
+REGULARISED: Mapping[str, Regularised] = {
+    "stein": Regularised(stein_score, 1e-3),
+    "kef": Regularised(kef_score, 1e-4),
+    "nu": Regularised(nu_score, 1e-5),
+}
+
+
 class Ssge(FunctionalMethod):
-    """Adam on eq. 6 with the spectral Stein estimate of the functional KL's gradient.
+    """Adam on eq. 6 with an estimate, by default the spectral Stein one, of the functional KL's gradient.
 
     Training minimises a surrogate whose gradient is the estimate and whose value has no meaning. The logged `loss` is
     therefore the objective, in closed form at the step's rows and measurement set.
@@ -33,13 +51,28 @@ class Ssge(FunctionalMethod):
 
         `injected_noise` is the standard deviation of FBNN's (0.01 there), which stands in both marginals as jitter
         does: it adds its square to `kl_jitter`.
+
+        `score_estimator` is of q's score: SSGE, the Stein gradient estimator (Li and Turner 2018), the kernel
+        exponential family's, the ν-method (Zhou, Shi and Zhu 2020), or the score itself of q's Gaussian marginal.
+        `regularisation` is λ of the middle three, relative to the bandwidth; `published`: 1e-3, 1e-4 and 1e-5.
         """
 
         S: Annotated[int, Field(ge=2)] = 100
+        score_estimator: Literal["ssge", "stein", "kef", "nu", "gaussian-oracle"] = "ssge"
+        regularisation: Annotated[float, Field(ge=1e-6)] | Literal["published"] = "published"
         prior_score: Literal["exact", "ssge"] = "exact"
         eigen_share: PositiveShare = 0.99
         bandwidth: PositiveFloat | Literal["median"] = "median"
         injected_noise: NonNegativeFloat = 0.0
+
+        @model_validator(mode="after")
+        def _agree(self) -> Self:
+            if self.score_estimator == "gaussian-oracle" and self.prior_score != "exact":
+                raise ValueError(
+                    f"score_estimator=gaussian-oracle estimates nothing, and prior_score={self.prior_score} would; "
+                    "leave prior_score=exact, or choose another estimator"
+                )
+            return self
 
         @property
         def design(self) -> MeasurementDesign:
@@ -51,7 +84,9 @@ class Ssge(FunctionalMethod):
             return self.closed_form(q, batch)
         w = q.draws(self._normal("function samples", q.mean.shape[-1]))
         # A surrogate whose gradient is the estimate: Σ_s (score_q − score_p)ᵀ Φ_A w_s / S, the scores held constant.
-        surrogate = (self.stein_gradient(w.detach(), batch) * w).sum((-2, -1)) / self.options.S
+        oracle = self.options.score_estimator == "gaussian-oracle"
+        gradient = exact_gradient(w.detach(), batch, q) if oracle else self.stein_gradient(w.detach(), batch)
+        surrogate = (gradient * w).sum((-2, -1)) / self.options.S
         return expected_nll(q, batch.rows) + self.kl_weight * surrogate
 
     def closed_form(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
@@ -77,7 +112,7 @@ class Ssge(FunctionalMethod):
             return batch.A.project_rows(w) + score @ batch.Phi_A
         prior = self._normal("prior function samples", w.shape[-1])
         prior_values = self._function_values(prior, batch, "prior injected noise")
-        return (score - self._score(prior_values, values)) @ batch.Phi_A
+        return (score - self._spectral(prior_values, values)) @ batch.Phi_A
 
     def _function_values(self, w: Float[Tensor, "B S k"], batch: Batch, role: str) -> Float[Tensor, "B S m"]:
         values = w @ batch.Phi_A.mT
@@ -86,13 +121,35 @@ class Ssge(FunctionalMethod):
             values[..., : design.M] += design.kl_jitter**0.5 * self._normal(role, design.M)
         return values
 
-    def _score(self, samples: Float[Tensor, "B S m"], queries: Tensor | None = None) -> Float[Tensor, "B S m"]:
+    def _score(self, samples: Float[Tensor, "B S m"]) -> Float[Tensor, "B S m"]:
+        """Of q at its samples."""
         options = self.options
-        bandwidth = None if options.bandwidth == "median" else options.bandwidth
-        return spectral_stein_score(samples, queries, share=options.eigen_share, bandwidth=bandwidth)
+        if options.score_estimator == "ssge":
+            return self._spectral(samples)
+        estimator = REGULARISED[options.score_estimator]
+        regularisation = estimator.published if options.regularisation == "published" else options.regularisation
+        # Without the columns that fill up the measurement set, which would count as dimensions.
+        score = estimator.score(samples[..., : options.M], regularisation, self._bandwidth)
+        return pad(score, (0, samples.shape[-1] - score.shape[-1]))
+
+    def _spectral(self, samples: Float[Tensor, "B S m"], queries: Tensor | None = None) -> Float[Tensor, "B S m"]:
+        return spectral_stein_score(samples, queries, share=self.options.eigen_share, bandwidth=self._bandwidth)
+
+    @property
+    def _bandwidth(self) -> float | None:
+        return None if self.options.bandwidth == "median" else self.options.bandwidth
 
     def _normal(self, role: str, width: int) -> Float[Tensor, "B S width"]:
         return self.streams.normal(role, self.options.S, width)
 
     def cost(self) -> dict[str, int]:
         return {**super().cost(), "function_samples": self.options.S}
+
+
+@torch.no_grad()
+def exact_gradient(w: Float[Tensor, "B S k"], batch: Batch, q: Gaussian) -> Float[Tensor, "B S k"]:
+    """What `stein_gradient` estimates, with the scores of N(Φ_Aμ, Φ_AΣΦ_Aᵀ + noise) and N(0, Φ_AΦ_Aᵀ + noise), its mean
+    over the noise: Pw − seen(w − μ), P = Φ_Aᵀ(Φ_AΦ_Aᵀ + noise)⁺Φ_A and seen = Φ_Aᵀ(Φ_AΣΦ_Aᵀ + noise)⁺Φ_A."""
+    inverse = inverse_tril(q.root) if q.root.ndim == 3 else torch.diag_embed(q.root.reciprocal())
+    difference = batch.A.precision_gradient(inverse.mT @ inverse)  # P − seen
+    return batch.A.project(q.mean)[:, None] + (w - q.mean[:, None]) @ difference

@@ -38,8 +38,13 @@ class Svgd(ParticleMethod):
 
 def stein_direction(w: Float[Tensor, "B n k"], score: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
     """(1/n) Σ_j [K_ji score_j + (2/h)(w_i − w_j) K_ji]: attraction to high density, and repulsion."""
-    squared, n = squared_distances(w, w), w.shape[1]
+    K, repulsion = kernel_and_repulsion(w)
+    return (K @ score + repulsion) / w.shape[1]
+
+
+def kernel_and_repulsion(points: Float[Tensor, "B n m"]) -> tuple[Float[Tensor, "B n n"], Float[Tensor, "B n m"]]:
+    """K, and Σ_j ∇_j k(x_j, x_i) = (2/h) Σ_j K_ji (x_i − x_j) for each point."""
+    squared, n = squared_distances(points, points), points.shape[1]
     h = median_bandwidth(squared).square()[:, None, None] / math.log(n)
     K = torch.exp(-squared / h)
-    repulsion = 2 / h * (K.sum(-1, keepdim=True) * w - K @ w)
-    return (K @ score + repulsion) / n
+    return K, 2 / h * (K.sum(-1, keepdim=True) * points - K @ points)

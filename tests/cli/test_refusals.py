@@ -58,6 +58,12 @@ SAID = [
     ("run --ray-address x:1", "--ray-address requires --executor ray"),
     ("run --set lr", "of the form key=value"),
     ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
+    (
+        "run --method ssge --set score_estimator=kde",
+        "method ssge, option 'score_estimator': got 'kde', expected 'ssge', 'stein', 'kef', 'nu' or 'gaussian-oracle'",
+    ),
+    ("run --method f-svgd --set particles=1", "method f-svgd, option 'particles': got 1, expected 2 or more"),
+    ("run --method hmc --set max_steps=2", "leave particles=1, expected 2 to 9999; change max_steps"),
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
     ("score", "score needs either --task with --posterior, or --posteriors"),

@@ -30,6 +30,7 @@ class Row:
     Args:
         variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
             (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
+        one_go: nothing is trained, as in a closed form, but draws are made.
         starts_at_prior: False where q cannot be the prior to the last bit: it is no Gaussian, has no spread without a
             mean, or is the sum of two covariances.
         closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
@@ -41,7 +42,13 @@ class Row:
     variants: tuple[Settings, ...] = ({},)
     closed_form: bool = False
     drawn: bool = False
+    one_go: bool = False
     starts_at_prior: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are steps to look at."""
+        return not (self.closed_form or self.one_go)
 
 
 # M = 10 is projected on the span of Φ_A, M = 15 on its complement, M = 30 sees all; 13 and 15 are no multiples of 4.
@@ -59,6 +66,11 @@ BY_SAMPLES = (
     *({**settings, "S": 12} for settings in BY_ADAM),
     {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
     {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
+    {"M": 13, "minibatch": 7, "S": 9, "score_estimator": "stein", "kl_jitter": 1e-4},
+    {"M": 10, "minibatch": "full", "S": 8, "score_estimator": "kef", "regularisation": 1e-2, "prior_score": "ssge"},
+    {"M": 10, "minibatch": 7, "S": 9, "score_estimator": "nu", "regularisation": 1e-2, "bandwidth": 2.0},
+    {"M": 15, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle", "injected_noise": 0.01},
+    {"M": SEES_ALL, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle"},
 )
 BY_FORMULA = ({}, {"retain_probability": 1.0, "l": 2.0}, {"optimise": "shared"}, {"optimise": "per-weight"})
 BY_NOISE = (
@@ -89,6 +101,11 @@ BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "we
 BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
 BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
 BY_CHAINS = ({"particles": 12}, {"minibatch": 7, "particles": 9})
+BY_FUNCTIONS = (
+    {"M": 10, "minibatch": 7, "particles": 9},
+    {"M": 13, "minibatch": "full", "draw_A": "mixed", "averaging": 0.5},
+    {"M": 25, "minibatch": 7, "draw_A": "data", "particles": 5},
+)
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
@@ -96,6 +113,9 @@ TABLE = (
     Row("ensemble", "particles", ({"minibatch": "full"}, {"minibatch": 7, "averaging": 0.5}), starts_at_prior=False),
     Row("exact", "full", closed_form=True),
     Row("exact", "ffg", closed_form=True),
+    Row("f-svgd", "particles", BY_FUNCTIONS, starts_at_prior=False),
+    Row("fbnn", "full", BY_SAMPLES[:1]),
+    Row("fbnn", "ffg", BY_SAMPLES[1:2]),
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fsp-laplace", "factor", BY_CONTEXT, closed_form=True),
@@ -107,6 +127,7 @@ TABLE = (
         Row("gwi", family, (*BY_ADAM_UNDER_A_LAW, {"training": "adam", "minibatch": 7, "distance": "w2"}))
         for family in ("full", "ffg")
     ),
+    Row("hmc", "particles", ({"burn_in": 0.4},), one_go=True),
     Row("ivon", "ffg", BY_NEWTON, starts_at_prior=False),
     Row("laplace", "full", ({}, {"structure": "diag"}, {"structure": "low-rank", "rank": 3}), closed_form=True),
     Row("low-rank-vi", "full", tuple({"minibatch": 7, "rank": rank} for rank in (1, 5, 10, 40)), starts_at_prior=False),
@@ -138,13 +159,13 @@ def label(value: object) -> str | None:
 
 
 rows = pytest.mark.parametrize("row", TABLE, ids=label)
-trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if not row.closed_form], ids=label)
+trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if row.trains], ids=label)
 variants = pytest.mark.parametrize(
     ("row", "settings"), [(row, settings) for row in TABLE for settings in row.variants], ids=label
 )
 trained_variants = pytest.mark.parametrize(
     ("row", "settings"),
-    [(row, settings) for row in TABLE for settings in row.variants if not row.closed_form],
+    [(row, settings) for row in TABLE for settings in row.variants if row.trains],
     ids=label,
 )
 

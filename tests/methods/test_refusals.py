@@ -59,10 +59,15 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "truncation": ("all",),
     "draws": (0, 1, -3),
 }
-MORE_NONSENSE = {
-    "ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)},
-    "swag": {"rank": (1,)},
+OF_SAMPLES = {
+    "S": (1,),
+    "bandwidth": (0, "mean"),
+    "eigen_share": (0, 1.5),
+    "prior_score": ("exakt",),
+    "score_estimator": ("KEF", "gaussian"),
+    "regularisation": (0, -1, 1e-300, "none"),
 }
+MORE_NONSENSE = {"ssge": OF_SAMPLES, "fbnn": OF_SAMPLES, "swag": {"rank": (1,)}}
 
 
 def nonsense(row: Row) -> list[tuple[str, Any]]:
@@ -105,6 +110,11 @@ def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
             "bernoulli-dropout",
             {"training": "masks", "optimise": "shared"},
             "training=masks does not optimise the retain probability",
+        ),
+        (
+            "ssge",
+            {"score_estimator": "gaussian-oracle", "prior_score": "ssge"},
+            "score_estimator=gaussian-oracle estimates nothing, and prior_score=ssge would; leave prior_score=exact",
         ),
         ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs requires minibatch=full"),
         ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs requires minibatch=full and averaging=0"),

@@ -5,9 +5,12 @@ import torch
 from scipy.stats import chi2
 
 from fsvi_bench.maths.functional_kl import functional_kl
+from fsvi_bench.maths.score_estimators import kef_score
 from fsvi_bench.methods.data import MeasurementDesign, expected_nll
 from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.ssge import exact_gradient
 from fsvi_bench.posteriors.base import unstack
+from tests.maths.draws import close, normal
 from tests.methods.table import (
     f64,
     first_batch,
@@ -49,13 +52,12 @@ def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, n
     precision = torch.linalg.pinv(Phi_A @ tril @ tril.mT @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
     prior_precision = torch.linalg.pinv(Phi_A @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
 
-    def exact_score(samples, queries=None):
+    def exact_score(samples):
         assert not samples[..., M:].any()
-        if queries is None:
-            return -(samples - Phi_A @ mean) @ precision
-        return -queries @ prior_precision
+        return -(samples - Phi_A @ mean) @ precision
 
     monkeypatch.setattr(method, "_score", exact_score)
+    monkeypatch.setattr(method, "_spectral", lambda samples, queries: -queries @ prior_precision)
     draws = []
     for method.steps_done in range(1000):
         draws.append(torch.cat(gradients(q, method.loss(q(), batch))))
@@ -92,3 +94,34 @@ def test_settings_at_their_ends_run_and_stay_finite(settings, family):
         assert q.covariance_tril().isfinite().all()
         assert (q.covariance_tril().diagonal() > 0).all()
         assert not torch.equal(q.mean, torch.zeros_like(q.mean))
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+@pytest.mark.parametrize(("M", "noise"), [(5, 0.0), (5, 0.2), (6, 0.0), (12, 0.0), (12, 0.2)])
+def test_the_oracle_is_the_score_of_the_marginal(M, noise, family):
+    """k = 7. M = 5 and 6 see a part, by its span and by its complement; with 12 the marginal without noise has no
+    density but on a subspace."""
+    data, k = take(odd_problems(), [0]), 7
+    mean, tril = random_q(family, k)
+    settings = {"M": M, "minibatch": "full", "score_estimator": "gaussian-oracle", "injected_noise": noise}
+    method = method_on("ssge", data, family, settings, [1])
+    batch = first_batch(method)
+    place(method.q, mean, tril)
+    w = normal(0, 1, 4, 8)
+    w[..., k:] = 0
+    Phi_A = batch.Phi_A[0, :M, :k]
+    noisy = noise**2 * torch.eye(M, dtype=f64)
+    covariance, prior = Phi_A @ tril @ tril.mT @ Phi_A.mT + noisy, Phi_A @ Phi_A.mT + noisy
+    score, prior_score = (torch.linalg.pinv(each, rtol=1e-10, hermitian=True) @ Phi_A for each in (covariance, prior))
+    expected = w[0, :, :k] @ Phi_A.mT @ prior_score - (w[0, :, :k] - mean) @ Phi_A.mT @ score
+    close(exact_gradient(w, batch, method.q())[0, :, :k], expected, rtol=1e-8, atol=1e-8)
+
+
+def test_estimators_see_no_columns_that_fill_up():
+    """M = 13 is stored as 16."""
+    settings = {"M": 13, "minibatch": "full", "S": 9, "score_estimator": "kef", "bandwidth": 2.0}
+    method = method_on("ssge", take(odd_problems(), [0, 1]), "full", settings, [1, 2])
+    samples = torch.nn.functional.pad(normal(1, 2, 9, 13), (0, 3))
+    score = method._score(samples)
+    close(score[..., :13], kef_score(samples[..., :13], 1e-4, 2.0))
+    assert not score[..., 13:].any()

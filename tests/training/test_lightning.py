@@ -129,7 +129,7 @@ def test_a_loss_that_is_one_number_for_all_problems_is_refused():
         trained(method)
 
 
-@pytest.mark.parametrize(("row", "settings"), [(r, r.variants[0]) for r in TABLE if not r.closed_form], ids=label)
+@pytest.mark.parametrize(("row", "settings"), [(r, r.variants[0]) for r in TABLE if r.trains], ids=label)
 def test_what_is_trained_is_the_modules_and_its_state_is_the_posterior(row, settings, tmp_path):
     """Of every method that trains; the state comes from a checkpoint's file."""
     method = make(row.method, row.family, settings, steps=20)

@@ -1,0 +1,75 @@
+"""f-SVGD: Stein variational gradient descent in function space (Wang, Ren, Zhu and Zhang 2019)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fsvi_bench.maths.batching import one_by_one, products
+from fsvi_bench.maths.functional_kl import measure
+from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.methods.base import AdamOptions
+from fsvi_bench.methods.data import Batch, MeasurementDesign, Source
+from fsvi_bench.methods.points import Count, ParticleMethod, Points
+from fsvi_bench.methods.svgd import kernel_and_repulsion
+
+
+class FSvgd(ParticleMethod):
+    """SVGD's direction v for the function values at a set X, taken to the weights by Φ_Xᵀv, by Adam.
+
+    X is the minibatch's inputs and the measurement set A. With K the kernel matrix of the function values f_i = Φ_X w_i
+    and P the projector onto Φ_X's row space, by which Φ_Xᵀ∇log p(f_i) = −P w_i under the prior N(0, Φ_XΦ_Xᵀ),
+
+        Φ_Xᵀv_i = (1/n) Σ_j [K_ji (−∇NLL_j − P w_j) + (2/h) K_ji Φ_XᵀΦ_X(w_i − w_j)].
+
+    The kernel is SVGD's, with the median heuristic at X.
+    """
+
+    class Options(AdamOptions):
+        """Twenty particles, as in the paper; `M` and `draw_A` are of A alone."""
+
+        particles: Count = 20
+        M: PositiveInt = 80
+        draw_A: Source = "box"
+        rank_tolerance: Annotated[float, Field(ge=0, lt=1)] = RANK_TOLERANCE
+
+        @property
+        def design(self) -> MeasurementDesign:
+            return MeasurementDesign(self.M, self.draw_A, rank_tolerance=self.rank_tolerance)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The surrogate Σ_i w_iᵀ(−direction_i), as SVGD's."""
+        q = self.q()
+        w = q.w.detach().requires_grad_()
+        energy = self.energies(Points(w), batch)
+        (gradient,) = torch.autograd.grad(energy.sum(), w)
+        self.note(energy.detach().mean(-1))
+        w = w.detach()
+        Phi_X = self.features(batch)
+        seen = measure(Phi_X, rank_tolerance=self.options.rank_tolerance).project_rows(
+            pad(w, (0, Phi_X.shape[-1] - w.shape[-1]))
+        )[..., : w.shape[-1]]
+        # The energy's gradient has the whole prior's, w; the set sees Pw of it.
+        direction = one_by_one(functional_direction, products(Phi_X, w), w - seen - gradient, Phi_X)
+        return -(direction * q.w).sum()
+
+    def features(self, batch: Batch) -> Float[Tensor, "B n k"]:
+        """Φ_X, without rows of zeros. Where the likelihood sees all rows, others with the same inner products stand for
+        them, on which alone the direction depends."""
+        data, n = self.problems, self.rows_per_step
+        count = min(n, data.k + 1) if n == data.N else n
+        unit = (n / data.N * data.noise_variance.to(self.device)).sqrt()[:, None, None]
+        return torch.cat([batch.rows.Phi[:, :count] * unit, batch.Phi_A[:, : self.options.M]], -2)
+
+
+def functional_direction(
+    values: Float[Tensor, "B n m"], score: Float[Tensor, "B n k"], Phi_X: Float[Tensor, "B m k_filled"]
+) -> Float[Tensor, "B n k"]:
+    """Φ_Xᵀv, given Φ_Xᵀ∇log p(f_j, y) as `score`."""
+    K, repulsion = kernel_and_repulsion(values)
+    return (K @ score + (repulsion @ Phi_X)[..., : score.shape[-1]]) / values.shape[1]

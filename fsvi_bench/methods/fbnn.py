@@ -1,0 +1,25 @@
+"""FBNN: functional variational BNNs (Sun, Zhang, Shi and Grosse 2019): SSGE with noise on the function values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from fsvi_bench.methods.ssge import Ssge
+
+
+class Fbnn(Ssge):
+    """SSGE with the settings of FBNN's code for regression.
+
+    Its measurement set is the minibatch and 5 uniform inputs. Here it is drawn apart from the minibatch, half of it
+    training inputs. `kl_weight` is the paper's, 1; `N/B` is what the code does.
+    """
+
+    class Options(Ssge.Options):
+        """SSGE's, with other defaults."""
+
+        M: PositiveInt = 25
+        minibatch: PositiveInt | Literal["full", "M"] = 20  # type: ignore[assignment]
+        lr: PositiveFloat = 0.001
+        injected_noise: NonNegativeFloat = 0.01

@@ -1,0 +1,77 @@
+"""HMC: its chain has the moments of the exact posterior, touches no global state, and says where Pyro is missing."""
+
+import random
+import sys
+
+import pytest
+import torch
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.hmc import Hmc
+from tests.methods.synthetic import exact, synthetic
+from tests.methods.table import method_on
+
+BATCHES = 40
+
+
+def estimate(values):
+    """Mean of a chain's values, and its standard error by means of batches of 50 states, which corrects for their
+    autocorrelation: means of batches hardly depend on each other."""
+    means = values.unflatten(0, (BATCHES, -1)).mean(1)
+    return means.mean(0), means.std(0) / BATCHES**0.5
+
+
+def test_the_moments_are_those_of_the_exact_posterior():
+    """Means and second moments of 2,000 states of each of two chains, k = 8, within 4 standard errors."""
+    data = synthetic(2, N=31)
+    chains = method_on("hmc", data, "particles", {"max_steps": 2500}).posterior().particles
+    assert chains.shape == (2, 2000, 8)
+    mean, precision_tril = exact(data)
+    for chain, centre, C in zip(chains, mean, precision_tril, strict=True):
+        z = (chain - centre) @ C  # ~ N(0, I)
+        for values, expected in (
+            (z, torch.zeros(8)),
+            ((z[:, :, None] * z[:, None]).flatten(1), torch.eye(8).flatten()),
+        ):
+            found, error = estimate(values)
+            assert bool(((found - expected).abs() < 4 * error).all())
+            assert float(error.max()) < 0.08  # so that a third of a variance would be seen
+    # And it could have failed: the chain of the other problem has other moments by far.
+    other, error = estimate((chains[1] - mean[0]) @ precision_tril[0])
+    assert bool((other.abs() > 10 * error).any())
+
+
+def test_it_uses_and_changes_no_global_generator():
+    data, settings = synthetic(1, N=31), {"max_steps": 20}
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        before = torch.get_rng_state(), random.getstate()
+        states.append(method_on("hmc", data, "particles", settings).posterior().particles)
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+    assert torch.equal(*states)
+
+
+def test_without_pyro_it_says_how_to_install_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "pyro.infer.mcmc", None)
+    command = ["run", "--method", "hmc", "--dataset", "toy", "--splits", "0", "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "method hmc needs pyro-ppl, which is not installed; in the clone, run: pip install" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_steps": 2}, "max_steps=2 and burn_in=0.2 leave particles=1, expected 2 to 9999; change max_steps"),
+        ({"max_steps": 12500}, "max_steps=12500 and burn_in=0.2 leave particles=10000, expected 2 to 9999"),
+    ],
+)
+def test_too_few_and_too_many_particles_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        Hmc.checked_options(settings, "hmc")
