@@ -68,7 +68,7 @@ class Gfsvi(LawMethod):
         return FactorGaussian(q.mean, q.root)
 
     def solve_at(self, place: int, problem: TrainingData) -> FactorGaussian:
-        mean, factor = optimum(*training_rows(problem), self.seen[place].cpu())
+        mean, factor = optimum(*training_rows(problem), self.root_at(place))
         return FactorGaussian(mean[None], factor[None])
 
 

@@ -64,12 +64,12 @@ class Gwi(LawMethod):
 
     def solve_at(self, place: int, problem: TrainingData) -> GaussianPosterior:
         options, on_data = self.options, self.options.rho == "data"
-        Phi, y = training_rows(problem)
+        (Phi, y), R = training_rows(problem), self.root_at(place)
         best = best_map if on_data or self.family == "full" else best_scales
-        solve = partial(best, Phi, y, self.seen[place].cpu())
+        solve = partial(best, Phi, y, R)
         weight = options.weight
         if options.distance == "w2":
-            largest = LARGEST_WEIGHT * float(square_norm(Phi) / square_norm(self.seen[place]))
+            largest = LARGEST_WEIGHT * float(square_norm(Phi) / square_norm(R))
             weight = weight_of_square(lambda at: solve(at).distance, weight, largest)
         mean, root, _ = solve(weight)
         if on_data:  # S = sI, also in directions that rounding hides

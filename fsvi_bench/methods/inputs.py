@@ -43,6 +43,10 @@ class LawMethod(Method):
         """R with RᵀR = G, or what a method uses in its place."""
         return root_of_second_moment(problem, self.options.rho)
 
+    def root_at(self, place: int) -> Float[Tensor, "k k"]:
+        """R of one problem on the CPU, as a copy: how LAPACK rounds depends on where a matrix lies in memory."""
+        return self.seen[place].cpu().clone()
+
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
         return options.training == "closed-form" or options.minibatch == "full"  # type: ignore[attr-defined]
@@ -55,7 +59,7 @@ class LawMethod(Method):
         return self._data(fixed_A=self.seen)
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
-        Phi_A = fill_columns(self.seen[place : place + 1].cpu())
+        Phi_A = fill_columns(self.root_at(place)[None])
         return [Batch(Rows.whole(TrainingData.of(task)), *fixed_sets(Phi_A, self.options.design))]
 
     def cost(self) -> dict[str, int]:
