@@ -28,8 +28,8 @@ from fsvi_bench.seeds import derive_seed
 class Hmc(ParticleMethod):
     """NUTS on −log p(y, w) from a draw of the prior, in the coordinates z = Cᵀw with CCᵀ = Λ = ΦᵀΦ/σ² + I.
 
-    In these every direction has the curvature 1, so that a unit mass matrix will do. The posterior's
-    mean is for the chain to find. q is every state after the warm-up, in order.
+    In these every direction has the curvature 1, so a unit mass matrix suffices. The posterior's mean is not used: the
+    chain has to find it. q is every state after the warm-up, in order.
     """
 
     class Options(MethodOptions):
@@ -48,7 +48,7 @@ class Hmc(ParticleMethod):
             return self.max_steps - self.warmup
 
         @model_validator(mode="after")
-        def _few(self) -> Self:
+        def _enough(self) -> Self:
             if not 2 <= self.particles < MINIMUM_SAMPLES:
                 raise ValueError(
                     f"max_steps={self.max_steps} and burn_in={self.burn_in} leave particles={self.particles}, expected "
@@ -58,7 +58,7 @@ class Hmc(ParticleMethod):
 
     @property
     def trains(self) -> bool:
-        """There is a chain in place of steps that could be looked at."""
+        """A chain runs as a whole: there are no steps to trace."""
         return False
 
     @classmethod
