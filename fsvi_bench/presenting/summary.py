@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
@@ -189,10 +190,16 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     ]
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
-    for column in table.columns:
-        column.no_wrap = column.header != "method"
+    for column, lines in zip(table.columns, _broken(columns), strict=True):
+        column.header, column.no_wrap = lines, column.header != "method"
     table.columns[1].min_width = max((len(word) for row in rows for word in row[1].split()), default=0)
     return table
+
+
+def _broken(names: Sequence[str]) -> list[str]:
+    """Headings of few characters per line, their last lines level with each other."""
+    lines = [wrap(name, 8, break_long_words=False) for name in names]
+    return ["\n" * (max(map(len, lines)) - len(each)) + "\n".join(each) for each in lines]
 
 
 def _least_width(table: Terminal) -> int:
