@@ -84,10 +84,8 @@ def spectral_stein_score(
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
     finite = (samples.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
     precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
-    K = squared.mul_(-0.5 * precision).exp_()
-    if not bool(finite.all()):
-        # Otherwise LAPACK would fail for the whole batch.
-        K = torch.where(finite, K, identity(K.shape[-1], K))
+    # Without the identity, LAPACK would fail for the whole batch.
+    K = torch.where(finite, squared.mul_(-0.5 * precision).exp_(), identity(squared.shape[-1], squared))
     eigenvalues, U = torch.linalg.eigh(K)
     # Eigenvalues are in ascending order. Those that are not among the J largest get the weight 0.
     S = K.shape[-1]
