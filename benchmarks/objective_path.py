@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
@@ -20,6 +19,7 @@ from fsvi_bench.methods.data import CHUNK, Batch, MeasurementStream, Rows, Strea
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.posteriors.trainable import Average
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import read_official
@@ -40,17 +40,17 @@ def main() -> None:
     stream = MeasurementStream(data, method.options.design, Streams((seed,)))
     sets = (A for start in range(0, STEPS[-1], CHUNK) for A, _ in stream.sets(range(start, start + CHUNK)))
     q = NaturalGaussian("full", 1, k)
-    optimizer, average = NaturalGradient(q.parameters(), lr=0.5, decay=0.6), AveragedModel(q)
+    optimizer, average = NaturalGradient(q.parameters(), lr=0.5, decay=0.6), Average(q)
     projector, identity = torch.zeros_like(rows.gram), torch.eye(rows.gram.shape[-1], dtype=torch.float64)[None]
     for step in range(1, STEPS[-1] + 1):
         A = next(sets)
         natural_step(q, optimizer, Batch(rows, A), 1.0)
         projector += (A.project_rows(identity) - projector) / step
         if step > (1 - AVERAGING) * STEPS[-1]:
-            average.update_parameters(q)
+            average.update(q)
         if step not in STEPS:
             continue
-        now = (average.module if average.n_averaged else q).posterior()[0]
+        now = (average.module if average.count else q).posterior()[0]
         solved = torch.linalg.pinv((rows.gram + projector)[0, :k, :k].clone(), hermitian=True) @ rows.moment[0, :k]
         for name, mean in (("solved for", solved), ("its own", now.mean), ("exact", exact.mean)):
             kl = float(gaussian_kl_to_precision(mean, now.covariance_tril(), *exact).total)

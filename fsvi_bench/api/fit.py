@@ -9,10 +9,11 @@ from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData, require_task
 from fsvi_bench.methods.registry import find_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
+from fsvi_bench.running.devices import Work, device_for, steps_of
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.running.job import make_method
 from fsvi_bench.tasks.task import Task
-from fsvi_bench.training.trainer import choose_device, train
+from fsvi_bench.training.trainer import train
 
 
 def fit(
@@ -38,7 +39,7 @@ def fit(
         seed: the random numbers depend on it, the task, the method and the family.
         max_steps: number of training steps, for methods that train.
         M: number of measurement points, for methods that use them.
-        device: `cpu`, `cuda`, or `auto`: the GPU if there is one.
+        device: `cpu`, `cuda`, or `auto`: the faster one. For a single task that is the CPU.
         options: other options of the method, as for `--set`.
 
     Raises:
@@ -53,7 +54,7 @@ def fit(
     # Comparisons of an array have no truth value; its text is an unknown family like any other.
     family = entry.cls.checked_family(None if family is None else str(family), entry.name)
     entry.cls.check(chosen, TrainingData.of(problem))
-    hardware = choose_device(str(device))
+    hardware = device_for(str(device), [Work(entry.name, 1, steps_of(entry, chosen))])
     with one_thread():
         trained = make_method(entry, family, chosen, [problem], seeds)
         train(trained, hardware)

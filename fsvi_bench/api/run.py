@@ -14,6 +14,7 @@ from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.cell import Plan, Record
+from fsvi_bench.running.devices import device_for, work_of
 from fsvi_bench.running.executors import make_executor, one_thread
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
@@ -22,7 +23,6 @@ from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.running.runner import Resources, Watcher, require_data
 from fsvi_bench.running.runner import run as run_plan
 from fsvi_bench.running.store import Store
-from fsvi_bench.training.trainer import choose_device
 
 NAMES = {"dataset": "datasets", "task": "task_files", "method": "methods", "family": "families", "set": "options"}
 
@@ -78,7 +78,9 @@ def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watche
         if isinstance(executor, RayExecutor):
             stack.callback(executor.close)
             progress.note(f"Ray cluster at {executor.address}: {executor.workers} parallel calls")
-        resources = Resources(choose_device(options.device, executor.has_gpu), executor, options.data_dir)
+        calls = {"cores": executor.on("cpu").workers, "gpus": executor.on("cuda").workers}
+        device = device_for(options.device, work_of(plan), executor.has_gpu, **calls)
+        resources = Resources(device, executor, options.data_dir)
         require_data(plan.splits, options.data_dir, plan.given)
         stack.enter_context(one_thread())
         return run_plan(plan, Store(options.out), resources, progress, options.rerun, watcher)

@@ -18,19 +18,20 @@ diagonal. At M = 80, k = 100 this needs a third of the arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.batching import SIDE, Stacked, fill, fill_diagonal, matvec
 from fsvi_bench.maths.linalg import identity, inverse_tril, logdet_of_tril, solve_tril, square_norm, tril_of_gram
-from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
+from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 
 #: If the estimated smallest singular value of Φ_A over its Frobenius norm exceeds this ratio (or ten times the rank
@@ -111,13 +112,15 @@ class _Sets(Stacked):
 class Span(_Sets):
     """One set per problem, by a basis W of its row space and a root R of the slack RRᵀ added to K (None: no slack).
 
-    Without jitter W = V is orthonormal and R is zero except for 1s at padding columns of W. Jitter j on both marginals
+    Without jitter W = V is orthonormal. Its columns beyond the rank of the set are zero, and R is zero except for 1s
+    on the diagonal there: they add nothing to the KL, and shapes do not depend on ranks. Jitter j on both marginals
     gives the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with R = √j C⁻¹: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
     N(0, Φ_AΦ_Aᵀ + jI) become N(Wᵀμ, WᵀΣW + RRᵀ) and N(0, I).
     """
 
     basis: Float[Tensor, "B k m"]
     slack_root: Float[Tensor, "B m m"] | None = None
+    slack: Float[Tensor, "B m m"] | None = None
 
     def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; entries of the latter above the diagonal are undefined."""
@@ -161,7 +164,7 @@ class Span(_Sets):
         return self.projector - whitened @ whitened.mT
 
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
-        return K if self.slack_root is None else K + self.slack_root @ self.slack_root.mT
+        return K if self.slack is None else K + self.slack
 
     def _kl(self, K: Tensor, C: Tensor, info: Tensor, mean: Tensor) -> PerProblem:
         trace, mahalanobis = torch.linalg.diagonal(K).sum(-1), matvec(self.basis.mT, mean).square().sum(-1)
@@ -232,7 +235,10 @@ class Complement(_Sets):
 
 @dataclass(frozen=True, eq=False)
 class Mixed(_Sets):
-    """Sets of which some are rank-deficient: each problem is a batch of one, in the form that suits its set."""
+    """Sets of which some are rank-deficient, on a CPU: each problem is a batch of one, in the form that suits its set.
+
+    So a problem's numbers do not depend on its batch. On a GPU `_alike` gives all sets of a batch one form.
+    """
 
     sets: tuple[Span | Complement, ...]
 
@@ -278,12 +284,34 @@ def measure(
     if jitter > 0:
         return _with_jitter(Phi_A, jitter)
     regular, LU = _full_rank(Phi_A) if k <= M else (_span if span or k - M >= M else _complement)(Phi_A)
-    safe = _is_safe(LU, Phi_A, max(SAFE_RATIO, 10 * rank_tolerance)).tolist()
+    safe = _looked_at(_is_safe(LU, Phi_A, max(SAFE_RATIO, 10 * rank_tolerance)))
     if all(safe):
         return regular
+    if Phi_A.device.type != "cpu":
+        return _alike(Phi_A, safe, rank_tolerance)
     return Mixed(
-        tuple(regular.only(b) if good else _decomposed(Phi_A[b], rank_tolerance) for b, good in enumerate(safe))
+        tuple(
+            regular.only(b) if good else _decomposed(Phi_A[b : b + 1].clone(), rank_tolerance)
+            for b, good in enumerate(safe)
+        )
     )
+
+
+def _looked_at(flags: Bool[Tensor, " B"]) -> list[bool]:
+    """The flags on the host. A GPU has to be waited for here, and only here: between steps (`MeasurementStream.sets`)."""
+    return flags.tolist()  # type: ignore[no-any-return]
+
+
+def _alike(Phi_A: Float[Tensor, "B M k"], safe: Sequence[bool], rank_tolerance: float) -> Span:
+    """All sets in one form and shape, whatever their ranks: V by QR for full rank, by singular values otherwise."""
+    M, k = Phi_A.shape[-2:]
+    whole = Span(identity(k, Phi_A).repeat(len(Phi_A), 1, 1)) if k <= M else _span(Phi_A)[0]
+    width = whole.basis.shape[-1]
+    slack = Phi_A.new_zeros(len(Phi_A), width, width) if whole.slack is None else whole.slack
+    places = torch.tensor([b for b, good in enumerate(safe) if not good], device=Phi_A.device)
+    found = _decomposed(Phi_A[places], rank_tolerance)
+    slack = slack.index_copy(0, places, found.slack)  # type: ignore[arg-type]
+    return Span(whole.basis.index_copy(0, places, found.basis), slack, slack)
 
 
 def _with_jitter(Phi_A: Float[Tensor, "B M k"], jitter: float) -> Span:
@@ -294,7 +322,8 @@ def _with_jitter(Phi_A: Float[Tensor, "B M k"], jitter: float) -> Span:
     # If the jitter is too small there is no marginal density. NaN propagates to the loss, which reports the problem.
     C = torch.where((info == 0)[..., None, None], C, torch.nan)
     inverse = inverse_tril(C)
-    return Span(rows.mT @ inverse.mT, fill_diagonal(jitter**0.5 * inverse, M))
+    slack_root = fill_diagonal(jitter**0.5 * inverse, M)
+    return Span(rows.mT @ inverse.mT, slack_root, slack_root @ slack_root.mT)
 
 
 def _full_rank(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
@@ -308,11 +337,11 @@ def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Span, Tensor]:
     M, rows = Phi_A.shape[-2], fill(Phi_A)
     LU, _, _ = torch.linalg.lu_factor_ex(rows.mT)
     basis = torch.linalg.qr(rows.mT).Q
-    slack_root = None
-    if rows.shape[-2] > M:
-        basis[..., M:] = 0.0
-        slack_root = fill_diagonal(basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2]), M)
-    return Span(basis, slack_root), LU[..., :M]
+    if rows.shape[-2] == M:
+        return Span(basis), LU
+    basis[..., M:] = 0.0
+    slack = fill_diagonal(basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2]), M)
+    return Span(basis, slack, slack), LU[..., :M]
 
 
 def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
@@ -333,11 +362,19 @@ def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
     return Complement(solve_tril(torch.linalg.cholesky_ex(gram).L, raw), nullity), LU
 
 
-def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
-    """One rank-deficient set, by singular value decomposition; a set that is not finite gets a basis of NaN."""
-    if not bool(Phi_A.isfinite().all()):
-        return Span(Phi_A.new_full((1, Phi_A.shape[-1], SIDE), torch.nan))
-    return Span(row_space(Phi_A, rank_tolerance).clone()[None])
+def _decomposed(Phi_A: Float[Tensor, "B M k"], rank_tolerance: float) -> Span:
+    """Sets of any rank, by singular value decomposition; a set that is not finite gets a basis of NaN.
+
+    V consists of the right singular vectors with s_i > rank_tolerance · s_1, as in `maths.projection.row_space`. Masks
+    take the place of its other columns.
+    """
+    finite = Phi_A.isfinite().flatten(1).all(-1)[:, None, None]
+    _, s, right = torch.linalg.svd(torch.where(finite, Phi_A, 0.0), full_matrices=False)
+    kept = s > rank_tolerance * s[:, :1]
+    basis = torch.where(finite, torch.where(kept[:, None], right.mT, 0.0), torch.nan)
+    columns = (0, -s.shape[-1] % SIDE)
+    slack = torch.diag_embed(1 - pad(kept.to(s.dtype), columns))
+    return Span(pad(basis, columns), slack, slack)
 
 
 def _part(q: Gaussian, b: int) -> Gaussian:

@@ -8,10 +8,10 @@ For q(w) = N(μ, σ²) the divergence depends on u = μ²/(2σ²) alone, up to a
 For KSW's q(w) = N(θ, αθ²), u = 1/(2α). (Hron et al. 2017 write u = 1/α at the end of their section 4, which contradicts
 their own definition of u.) The paper's normalisation adds ½ψ(½) − ½ log(πe) − log C.
 
-D₊ is Dawson's function, computed by SciPy (on the CPU for every device). Since D₊(√v)/√v dv = 2 D₊(x) dx at v = x²,
+D₊ is Dawson's function, by SciPy on a CPU and by torch operations elsewhere. Since D₊(√v)/√v dv = 2 D₊(x) dx at v = x²,
 KL(u) = 2 ∫₀^√u D₊(x) dx, and Rybicki's sampling sum D₊(x) = lim_{h→0} π^(−½) Σ_{n odd} exp(−(x − nh)²)/n, whose error
 falls like exp(−(π/2h)²) (Computers in Physics 3, 85, 1989), can be integrated term by term. There are three pieces,
-none of which cancels:
+none of which cancels (those of D₊ itself are their derivatives):
 
 * u < 1: the Taylor series u Σ_k (−u)^k/((k + 1)(3/2)_k);
 * 1 ≤ u < 49: Σ_{n odd > 0} [2 erf(nh) + erf(x − nh) − erf(x + nh)]/n at x = √u, h = ¼;
@@ -80,8 +80,27 @@ def _divergence(u: PerProblem) -> PerProblem:
 
 
 def _slope(u: PerProblem) -> PerProblem:
+    if u.device.type != "cpu":
+        return _slope_by_torch(u)
     root = u.sqrt()
-    return torch.where(u == 0, 1.0, torch.as_tensor(special.dawsn(root.numpy(force=True))).to(root) / root)
+    return torch.where(u == 0, 1.0, torch.as_tensor(special.dawsn(root.numpy(force=True))) / root)
+
+
+def _slope_by_torch(u: PerProblem) -> PerProblem:
+    """The same by torch operations, on any device; on a CPU SciPy is faster."""
+    n = torch.arange(1, _LAST + 1, 2, dtype=u.dtype, device=u.device)
+
+    def sampled(u: Tensor) -> Tensor:
+        x = u.sqrt()[..., None]
+        both = (-(x - _STEP * n).square()).exp() - (-(x + _STEP * n).square()).exp()
+        return (both / n).sum(-1) / (math.pi * u).sqrt()
+
+    return _by_size(
+        u,
+        lambda u: horner(_SLOPE_TAYLOR, u),
+        sampled,
+        lambda u: 0.5 / u * horner(_SLOPE_ASYMPTOTIC, 1 / u),
+    )
 
 
 def _slope_derivative(u: PerProblem) -> PerProblem:
@@ -109,6 +128,8 @@ def log_uniform_kl_slope(u: PerProblem) -> PerProblem:
 
 
 def _require_alpha(alpha: PerProblem, function: str, largest: float = math.inf) -> None:
+    if alpha.device.type != "cpu":
+        return  # a look would wait for the GPU; methods keep α within the domain themselves
     if bool((alpha <= 0).any()):
         raise InputError(
             f"{function} got alpha = {float(alpha.min()):g}, expected alpha > 0; keep alpha positive, "
@@ -125,7 +146,7 @@ def gaussian_dropout_kl(alpha: PerProblem) -> PerProblem:
     """KL(N(θ, αθ²) ‖ C/|w|), exact: `log_uniform_kl` at u = 1/(2α). It falls from ∞ at α → 0 to 0 at α → ∞.
 
     Raises:
-        InputError: an α ≤ 0. (NaN is passed through, since it means a diverged problem, not bad input.)
+        InputError: an α ≤ 0, on a CPU. (NaN is passed through, since it means a diverged problem, not bad input.)
     """
     _require_alpha(alpha, "the log-uniform KL")
     return log_uniform_kl(0.5 / alpha)
@@ -140,7 +161,7 @@ def ksw_cubic_kl(alpha: PerProblem) -> PerProblem:
     α has no optimum.
 
     Raises:
-        InputError: an α ≤ 0 or > 1.
+        InputError: an α ≤ 0 or > 1, on a CPU.
     """
     _require_alpha(alpha, "the cubic approximation of the log-uniform KL", 1.0)
     expectation = alpha * (KSW_C1 + alpha * (KSW_C2 + alpha * KSW_C3))
@@ -154,7 +175,7 @@ def ksw_lower_bound_kl(alpha: PerProblem) -> PerProblem:
     term −E log|ε|; the paper claims that this is ≥ 0 for all α, but that holds only for α < 2.42.
 
     Raises:
-        InputError: an α ≤ 0 or > 1.
+        InputError: an α ≤ 0 or > 1, on a CPU.
     """
     _require_alpha(alpha, "the lower bound for the log-uniform KL", 1.0)
     return SMALL_ALPHA_CONSTANT - 0.5 * alpha.log()
@@ -167,7 +188,7 @@ def molchanov_kl(alpha: PerProblem) -> PerProblem:
     α > 0 is 0.0094, at log α = −3.52; as α → 0 the error tends to k₁ − ½(γ + log 2) = 5.8e-4.
 
     Raises:
-        InputError: an α ≤ 0.
+        InputError: an α ≤ 0, on a CPU.
     """
     _require_alpha(alpha, "the sigmoid approximation of the log-uniform KL")
     return molchanov_kl_of_u(0.5 / alpha)

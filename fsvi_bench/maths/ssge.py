@@ -72,10 +72,8 @@ def gaussian_kernel(centred: Float[Tensor, "*B S d"], bandwidth: float | None) -
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
     finite = (centred.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
     precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
-    K = squared.mul_(-0.5 * precision).exp_()
-    if not bool(finite.all()):
-        # Otherwise LAPACK would fail for the whole batch.
-        K = torch.where(finite, K, identity(K.shape[-1], K))
+    # Without the identity, LAPACK would fail for the whole batch.
+    K = torch.where(finite, squared.mul_(-0.5 * precision).exp_(), identity(squared.shape[-1], squared))
     return GaussianKernel(finite, precision, K)
 
 

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from fsvi_bench.errors import InputError, did_you_mean, plain_demands, quoted
 from fsvi_bench.maths.functional_kl import Gaussian
@@ -22,7 +21,7 @@ from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
 from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Rows, Streams, TaskData, held_out_sets
 from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
-from fsvi_bench.posteriors.trainable import TrainableGaussian, TrainablePosterior
+from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
 AveragedShare = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
@@ -155,7 +154,7 @@ class Method(pl.LightningModule, ABC):
         if self.trains:
             self.q = self.initial()
             averaging = getattr(self.options, "averaging", 0.0)
-            self.average = AveragedModel(self.q).requires_grad_(False) if averaging else None
+            self.average = Average(self.q) if averaging else None
 
     @classmethod
     def checked_family(cls, family: str | None, name: str | None = None) -> Family:
@@ -372,7 +371,7 @@ class Method(pl.LightningModule, ABC):
         return self._moving().posterior() if self.trains else self.solved
 
     def _moving(self) -> Any:
-        averaged = self.average is not None and bool(self.average.n_averaged)
+        averaged = self.average is not None and self.average.count > 0
         return self.average.module if averaged else self.q
 
     def terms(self, place: int) -> Any:

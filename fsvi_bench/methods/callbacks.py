@@ -14,7 +14,7 @@ class Averaging(pl.Callback):
         total = pl_module.num_steps
         averaged = max(round(pl_module.options.averaging * total), 1)
         if pl_module.steps_done > total - averaged:
-            pl_module.average.update_parameters(pl_module.q)
+            pl_module.average.update(pl_module.q)
 
 
 class EarlyEnd(pl.Callback):

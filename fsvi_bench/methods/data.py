@@ -246,7 +246,8 @@ class MeasurementStream:
     def sets(self, steps: range) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
         """The sets of consecutive steps, prepared, and their features filled up.
 
-        On a GPU all are prepared at once, since to see whether one has lost rank takes a synchronisation.
+        On a GPU all are prepared at once: to see whether one has lost rank takes a synchronisation, which steps
+        themselves never need.
         """
         Phi_A, B = self.draw(steps), len(self.data)
         if Phi_A.device.type == "cpu":

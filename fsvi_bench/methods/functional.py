@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
@@ -31,6 +30,7 @@ from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Sou
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.trainable import Average
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks.raw import cache_dir
@@ -130,7 +130,7 @@ def _reference(method: FunctionalMethod, places: Sequence[int], tasks: Sequence[
     seeds = [derive_seed(task.frozen.sha256, "objective optimum") for task in tasks]
     data = TaskData(tasks, seeds, steps=REFERENCE_STEPS, design=method.options.design)
     q = NaturalGaussian(method.family, len(tasks), data.problems.k)
-    average: Any = AveragedModel(q)
+    average = Average(q)
     optimizer = NaturalGradient(q.parameters(), lr=0.5, decay=0.6)
     projector: Any = 0.0
     halves = []
@@ -138,7 +138,7 @@ def _reference(method: FunctionalMethod, places: Sequence[int], tasks: Sequence[
         natural_step(q, optimizer, batch, method.kl_weight)
         projector += (batch.A.projector - projector) / step
         if step > REFERENCE_STEPS - REFERENCE_AVERAGED:
-            average.update_parameters(q)
+            average.update(q)
         if step in (REFERENCE_STEPS // 2, REFERENCE_STEPS):
             means = _optimal_means(batch.rows.gram + method.kl_weight * projector, batch.rows.moment)
             halves.append(list(zip(unstack(average.module.posterior()), means, strict=True)))

@@ -11,6 +11,7 @@ is ΦᵀΦ/σ² + I − Λ, and a single step with ρ = 1 reaches the exact post
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,8 +25,6 @@ from fsvi_bench.maths.linalg import inverse_tril
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.trainable import TrainablePosterior
-
-MAX_HALVINGS = 60
 
 
 class NaturalGaussian(TrainablePosterior):
@@ -46,24 +45,30 @@ class NaturalGaussian(TrainablePosterior):
 class NaturalGradient(torch.optim.Optimizer):
     """Steps of size ρ_t = lr · (1 + t)^(−decay) along natural gradients, read from the parameters' `grad`.
 
-    A problem's step is halved until its precision stays positive definite. For a factorised q the direction Λ⁻¹∇_μ
-    ignores the correlation of features, and ρ_t would overshoot along it. The mean's step is therefore at most the
-    minimiser of the objective along its direction, computed with the curvature H.
+    A problem's step is halved until its precision stays positive definite. Since V(VᵀΣV)⁻¹Vᵀ ≼ Λ, a step of size ρ
+    leaves at least (1 − ρc)Λ. So halving ends once ρc ≤ ½ at the latest: the largest number of halvings is known before
+    the step, and on a GPU all of them are computed, without waiting for a result. For a factorised q the direction
+    Λ⁻¹∇_μ ignores the correlation of features, and ρ_t would overshoot along it. The mean's step is therefore at most
+    the minimiser of the objective along its direction, computed with the curvature H.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "decay": decay, "step": 0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None, *, hessian: Callable[[Tensor], Tensor]) -> None:  # type: ignore[override]
-        """One step; `hessian` multiplies vectors [B,k] by H."""
+    def step(  # type: ignore[override]
+        self, closure: Any = None, *, hessian: Callable[[Tensor], Tensor], kl_weight: float
+    ) -> None:
+        """One step; `hessian` multiplies vectors [B,k] by H, and `kl_weight` is c."""
         if closure is not None:
             closure()
         (group,) = self.param_groups
         mean, precision = group["params"]
-        sizes = mean.new_full((len(mean),), group["lr"] * (1 + group["step"]) ** -group["decay"])
+        size = group["lr"] * (1 + group["step"]) ** -group["decay"]
         group["step"] += 1
-        new, tril, sizes = _positive_definite_step(precision, precision.grad, sizes)
+        halvings = max(0, math.ceil(math.log2(2 * size * kl_weight))) if kl_weight else 0
+        sizes = mean.new_full((len(mean),), size)
+        new, tril, sizes = _positive_definite_step(precision, precision.grad, sizes, halvings)
         if tril is None:
             direction = mean.grad / new
             best = (mean.grad * direction).sum(-1) / (direction * hessian(direction)).sum(-1)
@@ -77,11 +82,11 @@ class NaturalGradient(torch.optim.Optimizer):
 
 
 def _positive_definite_step(
-    precision: Tensor, gradient: Tensor, sizes: Float[Tensor, " B"]
+    precision: Tensor, gradient: Tensor, sizes: Float[Tensor, " B"], halvings: int
 ) -> tuple[Tensor, Tensor | None, Float[Tensor, " B"]]:
-    """The new precision, its Cholesky factor (None for a diagonal), and the step sizes used."""
+    """The new precision, its Cholesky factor (None for a diagonal), and the step sizes used after up to `halvings`."""
     full, tril = precision.ndim == 3, None
-    for _ in range(MAX_HALVINGS):
+    for remaining in reversed(range(halvings + 1)):
         new = precision - sizes.view(-1, *[1] * (precision.ndim - 1)) * gradient
         if full:
             tril, info = torch.linalg.cholesky_ex(new)
@@ -89,7 +94,7 @@ def _positive_definite_step(
             failed = (info != 0) & new.sum((-2, -1)).isfinite()
         else:
             failed = (new <= 0).any(-1)
-        if not bool(failed.any()):
+        if not remaining or (failed.device.type == "cpu" and not bool(failed.any())):
             break
         sizes = torch.where(failed, 0.5 * sizes, sizes)
     return new, tril, sizes
@@ -109,7 +114,7 @@ def natural_step(q: NaturalGaussian, optimizer: Any, batch: Batch, kl_weight: fl
         # ∂KL/∂(log s) = s² · 2∂KL/∂(s²), so times Λ it is the natural gradient in Λ.
         of_log_scale = _log_scale_gradient(q, batch)
         q.precision.grad = -rows.Phi.square().sum(-2) - kl_weight * of_log_scale * q.precision
-    optimizer.step(hessian=hessian)
+    optimizer.step(hessian=hessian, kl_weight=kl_weight)
 
 
 @torch.enable_grad()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +45,30 @@ class TrainablePosterior(nn.Module, ABC):
             name: nn.Parameter(values.data[problem : problem + 1]) for name, values in self.named_parameters()
         }
         return one
+
+
+class Average(nn.Module):
+    """The running mean of a posterior's parameters over its iterates.
+
+    As `torch.optim.swa_utils.AveragedModel`, whose count is a tensor that a GPU has to be waited for at every update.
+    """
+
+    def __init__(self, q: TrainablePosterior) -> None:
+        super().__init__()
+        self.module: Any = deepcopy(q).requires_grad_(False)
+        self.count = 0  #: of iterates in the mean
+
+    @torch.no_grad()
+    def update(self, q: TrainablePosterior) -> None:
+        """Takes in the present iterate."""
+        self.count += 1
+        torch._foreach_lerp_([*self.module.parameters()], [*q.parameters()], 1 / self.count)
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+    def set_extra_state(self, state: int) -> None:
+        self.count = state
 
 
 class TrainableGaussian(TrainablePosterior):

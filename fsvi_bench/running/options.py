@@ -140,7 +140,9 @@ class Request(BaseModel):
 class RunOptions(Request):
     """A request, and how and where to compute it."""
 
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto, cpu or cuda.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto (the faster one for the grid), cpu or cuda."
+    )
     executor: Literal["local", "ray"] = Field(default="local", description="local (processes) or ray (a cluster).")
     ray_address: str | None = Field(
         default=None,

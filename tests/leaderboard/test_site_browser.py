@@ -158,5 +158,5 @@ def test_the_policy_would_stop_scripts_even_unescaped(browser, site, tmp_path):
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_load_state("networkidle")
-    assert page.title() == "Compare two: fsvi-bench leaderboard"
+    assert page.title() == "Compare two entries: fsvi-bench leaderboard"
     page.close()

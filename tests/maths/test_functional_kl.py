@@ -1,5 +1,6 @@
 """The functional KL to the prior and its gradients, through every way that `measure` prepares a set."""
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 from hypothesis import given
 
 from fsvi_bench.maths.batching import SIDE
-from fsvi_bench.maths.functional_kl import Gaussian, Mixed, functional_kl, measure
+from fsvi_bench.maths.functional_kl import Gaussian, Mixed, _alike, functional_kl, measure
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
+from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.posteriors.io import read_posterior
 from tests import reference
 from tests.conftest import REFERENCE
@@ -80,7 +82,10 @@ def projector(A, B, k=K):
 
 def everything(Phi_A, mean, factor, scale, **options):
     """All that a measurement computes, as a list of tensors with a leading axis of problems."""
-    A = measure(Phi_A, **options)
+    return computed(measure(Phi_A, **options), mean, factor, scale)
+
+
+def computed(A, mean, factor, scale):
     precision = factor @ factor.mT + eye(factor.shape[-1])
     full, diagonal = gradient(A, mean, factor), gradient(A, mean, scale)
     seen, rows, natural = A.project(mean), A.project_rows(factor), A.precision_gradient(precision)
@@ -116,6 +121,18 @@ def test_values_and_gradients_equal_dense_formulas(kind, M, way):
         close(full.root[b].tril(), np.tril(in_covariance @ L), rtol=1e-9, atol=1e-9)
         close(natural[b], in_covariance, rtol=1e-9, atol=1e-9)
         close(diagonal.root[b], s * in_variances, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "M"), [(kind, M) for kind, M, way in (case.values for case in CASES) if way == "default"]
+)
+def test_one_form_for_all_ranks_gives_the_same_numbers(kind, M):
+    """As sets are prepared off the CPU, in shapes that do not depend on their ranks."""
+    Phi_A, *q = case(kind, M)
+    A = _alike(Phi_A, [kind == "regular", False, kind != "blind"], RANK_TOLERANCE)
+    assert A.basis.shape == (3, K, SIDE * math.ceil(min(M, K) / SIDE))
+    for found, expected in zip(computed(A, *q), everything(Phi_A, *q), strict=True):
+        close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 # --- Identities -------------------------------------------------------------------------------------------------------

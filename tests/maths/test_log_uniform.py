@@ -11,6 +11,7 @@ import torch
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.log_uniform import (
     SMALL_ALPHA_CONSTANT,
+    _slope_by_torch,
     gaussian_dropout_kl,
     ksw_cubic_kl,
     ksw_lower_bound_kl,
@@ -51,6 +52,13 @@ def test_kl_and_gradient_equal_the_reference(reference):
 def test_kl_equals_mpmath():
     expected = [many_digits.log_uniform_kl(u) for u in POINTS]
     assert largest_relative_error(log_uniform_kl(f64(POINTS)), expected) < 2e-15  # measured 4e-16
+
+
+def test_the_slope_by_torch_operations_equals_mpmath():
+    """As it is computed off the CPU; each piece rounds a few dozen times."""
+    found = _slope_by_torch(f64(POINTS))
+    assert largest_relative_error(found, [many_digits.log_uniform_slope(x) for x in POINTS]) < 1e-14
+    assert _slope_by_torch(f64([math.nan, -1.0, math.inf])).nan_to_num(-1).tolist() == [-1, -1, 0]
 
 
 def test_derivatives_equal_mpmath():

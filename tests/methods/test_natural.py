@@ -65,7 +65,7 @@ def test_step_sizes(lr, decay):
     for _ in range(32):
         before = precision.clone()
         mean.grad, precision.grad = torch.zeros_like(mean), -torch.ones_like(precision)
-        optimizer.step(hessian=lambda vector: vector)
+        optimizer.step(hessian=lambda vector: vector, kl_weight=0.0)
         sizes.append(float((precision - before)[0, 0]))
     expected = [0.5, 0.5 * 2**-0.6, 0.5 / 8] if decay else [1.0, 1.0, 1.0]
     assert [sizes[t] for t in (0, 1, 31)] == pytest.approx(expected, rel=1e-13)

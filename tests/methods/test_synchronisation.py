@@ -1,0 +1,81 @@
+"""A training step never waits for a GPU: it runs on the meta device, whose tensors have shapes and no values."""
+
+import pytest
+import torch
+
+from fsvi_bench.conformance.subject import toy_problems
+from fsvi_bench.maths import functional_kl
+from fsvi_bench.methods.callbacks import Averaging
+from fsvi_bench.methods.data import MeasurementDesign
+from fsvi_bench.methods.problems import TrainingData
+from tests.methods.table import TABLE, label, method_on
+
+META = torch.device("meta")
+BY_LINE_SEARCH = "fixed-a"  #: with L-BFGS, which decides on the host
+CASES = [
+    pytest.param(row, settings, id=f"{label(row)}-{label(settings)}")
+    for row in TABLE
+    if not row.closed_form
+    for settings in row.variants
+    if row.method != BY_LINE_SEARCH or "optimizer" in settings
+]
+
+
+class Logging:
+    """All that a step asks of a Trainer: a logger that looks at every step."""
+
+    log_every_n_steps = 1
+    loggers = (None,)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x.item(),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x.numpy(),
+        lambda x: bool(x.any()),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: torch.equal(x, x),
+    ],
+)
+def test_the_meta_device_refuses_whatever_waits(wait):
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
+        wait(torch.zeros(1, device=META))
+
+
+@pytest.mark.parametrize("deficient", [False, True])
+@pytest.mark.parametrize(("row", "settings"), CASES)
+def test_a_step_needs_no_value(row, settings, deficient, monkeypatch):
+    """Three steps, a logged and averaged one among them, on sets of full rank and on sets of which some lack it."""
+    problems = TrainingData.of(toy_problems(2))
+    if deficient and "M" not in settings:
+        pytest.skip("no measurement sets")
+    method = method_on(row.method, problems, row.family, {**settings, "max_steps": 3})
+    method.trainer = trainer = Logging()
+    monkeypatch.setattr(method, "log", lambda *_, **__: None)
+    # Before the first step, what is asked of the host once a run; between steps, which sets lack full rank.
+    rows = None if method.options.design is None else method.options.design.distinct_inputs(problems)
+    monkeypatch.setattr(MeasurementDesign, "distinct_inputs", lambda *_: rows)
+    monkeypatch.setattr(functional_kl, "_looked_at", lambda flags: [not deficient, *[True] * (len(flags) - 1)])
+    adam = torch.optim.Adam  # whose fused kernel, which has no meta form, waits for nothing
+    monkeypatch.setattr(torch.optim, "Adam", lambda parameters, lr, fused: adam(parameters, lr))
+    method.to(META)
+    optimizer = method.configure_optimizers()
+    optimizer = optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
+    monkeypatch.setattr(method, "optimizers", lambda: optimizer)
+    batches = method.data().batches(problems.to(META))
+    for _ in range(3):
+        method.optimizer_zero_grad(0, 0, optimizer)
+        loss = method.training_step(next(batches), 0)
+        if loss is not None:
+            loss.backward()
+            optimizer.step()
+        if hasattr(method.q, "collect"):
+            method.q.collect()
+        if method.average is not None:
+            Averaging().on_train_batch_end(trainer, method)
+    assert method.steps_done == 3
+    assert all(parameter.device == META for parameter in method.parameters())

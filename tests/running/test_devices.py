@@ -1,0 +1,64 @@
+"""`--device auto` on pretended devices: the rule gives back the speeds that it was measured with."""
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.running.devices import RANDA, SPEEDS, Work, device_for, fastest, work_of
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.plan import make_plan
+
+
+@pytest.mark.parametrize(
+    ("speed", "of_20", "of_400", "of_core"), [(RANDA, 4642, 14918, 2045), (SPEEDS["ssge"], 497, 627, 505)]
+)
+def test_the_rule_gives_back_the_measurements(speed, of_20, of_400, of_core):
+    for problems, expected in ((20, of_20), (400, of_400)):
+        assert problems / (speed.step + speed.problem * problems) == pytest.approx(expected)
+    assert 1 / speed.core == pytest.approx(of_core)
+    assert min(speed) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "problems", "cores", "gpus", "expected"),
+    [
+        ("rand-a", 400, 7, 1, "cuda"),  # 14,918 problem-steps a second against 7 · 2,045 = 14,315
+        ("rand-a", 400, 8, 1, "cpu"),  # against 16,360
+        ("rand-a", 400, 8, 2, "cuda"),
+        ("rand-a", 20, 2, 1, "cuda"),  # 4,642 against 4,090
+        ("rand-a", 20, 3, 1, "cpu"),
+        ("rand-a", 1, 1, 1, "cpu"),  # a GPU's step takes as long for one problem as for many
+        ("rand-a", 4, 64, 1, "cpu"),
+        ("ssge", 400, 1, 1, "cuda"),  # 627 against 505
+        ("ssge", 400, 2, 1, "cpu"),
+        ("ssge", 20, 1, 1, "cpu"),  # 497 against 505
+        ("somebody's", 400, 7, 1, "cuda"),
+    ],
+)
+def test_the_faster_device_for_one_batch(method, problems, cores, gpus, expected):
+    assert fastest([Work(method, problems, 1000)], cores, gpus) == expected
+
+
+def test_the_whole_grid_decides():
+    fills_the_gpu, does_not = Work("rand-a", 400, 100), Work("ssge", 20, 100)
+    assert fastest([fills_the_gpu] * 60 + [does_not], 4, 1) == "cuda"
+    assert fastest([fills_the_gpu] + [does_not] * 60, 4, 1) == "cpu"
+    assert fastest([], 1, 1) == "cpu"
+
+
+def test_only_auto_is_decided_by_the_work():
+    work = [Work("rand-a", 1, 1000)]
+    assert device_for("auto", work, True) == "cpu"
+    assert device_for("cuda", work, True) == "cuda"
+    assert device_for("cpu", [Work("rand-a", 400, 1000)], True) == "cpu"
+    assert device_for("auto", [Work("rand-a", 400, 1000)], True) == "cuda"
+    assert device_for("auto", [Work("rand-a", 400, 1000)], False) == "cpu"
+    with pytest.raises(InputError, match="no CUDA GPU"):
+        device_for("cuda", work, False)
+
+
+def test_the_work_of_a_plan():
+    """All splits and seeds of a data set are one batch; formulas take no steps."""
+    asked = Request(
+        datasets=("toy",), methods=("exact", "rand-a"), splits="0-2", seeds="0,1", max_steps=7, families=("full",)
+    )
+    assert work_of(make_plan(asked)) == [Work("rand-a", 6, 7)]
