@@ -298,7 +298,7 @@ def measure(
 
 
 def _looked_at(flags: Bool[Tensor, " B"]) -> list[bool]:
-    """The flags on the host. A GPU has to be waited for here, and only here: between steps (`MeasurementStream.sets`)."""
+    """The flags on the host. The host waits for a GPU only here, which is between steps (`MeasurementStream.sets`)."""
     return flags.tolist()  # type: ignore[no-any-return]
 
 

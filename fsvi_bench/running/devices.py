@@ -75,7 +75,8 @@ def fastest(work: Iterable[Work], cores: int, gpus: int) -> Device:
 
 def steps_of(entry: MethodEntry, options: object) -> int:
     """The number of training steps; 0 for a formula."""
-    return int(getattr(options, "max_steps", 0)) if entry.cls.solve is Method.solve else 0
+    formula = entry.cls.solve is not Method.solve or entry.cls.solve_at is not Method.solve_at
+    return 0 if formula else int(getattr(options, "max_steps", 0))
 
 
 def work_of(plan: Plan) -> list[Work]:
