@@ -389,7 +389,7 @@ def test_a_context_takes_no_more_training_inputs_than_there_are(problem):
 def test_vip_is_inference_under_its_drawn_prior(problem, draws):
     """By conditioning N(w̄, C), C = W̃W̃ᵀ/S, on the targets; a density from S = k + 1 on."""
     method = method_on("vip", problem, "factor", {"draws": draws}, seeds=[3])
-    w = type(method.streams)([3]).normal("prior draws", draws, K)[0]
+    w = method.streams.normal("prior draws", draws, K)[0]
     mean, C = w.mean(0), torch.cov(w.mT, correction=0)
     Phi, y, noise = problem.Phi[0], problem.y[0], problem.noise_variance[0]
     marginal = Phi @ C @ Phi.mT + noise * eye(problem.N)
@@ -405,7 +405,7 @@ def test_vip_is_inference_under_its_drawn_prior(problem, draws):
 def test_vips_objective_is_its_models_evidence_at_the_optimum(toy, draws):
     """−ELBO = −log N(y; Φw̄, ΦCΦᵀ + σ²I) there, and more for any other q of its model."""
     method = method_on("vip", TrainingData.of([toy]), "factor", {"draws": draws}, seeds=[3])
-    w = type(method.streams)([3]).normal("prior draws", draws, 20)[0]
+    w = method.streams.normal("prior draws", draws, 20)[0]
     mean, C = w.mean(0), torch.cov(w.mT, correction=0)
     covariance = toy.Phi @ C @ toy.Phi.mT + toy.noise_variance * eye(toy.N)
     law = torch.distributions.MultivariateNormal(toy.Phi @ mean, covariance)
