@@ -17,7 +17,7 @@ BY_CONJUGATE_GRADIENTS = {"score_estimator": "kef"}  #: which end by their resid
 CASES = [
     pytest.param(row, settings, deficient, id=f"{label(row)}-{label(settings)}-{deficient}")
     for row in TABLE
-    if not row.closed_form
+    if row.trains
     for settings in row.variants[: None if row.method in default_names() else 1]
     if (row.method != BY_LINE_SEARCH or "optimizer" in settings)
     and not BY_CONJUGATE_GRADIENTS.items() <= settings.items()
