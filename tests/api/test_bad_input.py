@@ -23,7 +23,7 @@ from fsvi_bench.posteriors.base import Posterior
 
 FIT = {
     "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? known: bernoulli-dropout, "),
-    "no such file": (("none.py:Mine",), {}, "there is no file none.py; give the method as path/file.py:Class"),
+    "no such file": (("none.py:Mine",), {}, "there is no file none.py; give path/file.py:Class"),
     "a file alone": (("none.py",), {}, "method none.py is a file without a class; give it as none.py:Class"),
     "a class of another kind": ((Posterior,), {}, "'Posterior' is no subclass of fsvi_bench.methods.base.Method"),
     "a number": ((3,), {}, "'3' is no subclass of fsvi_bench.methods.base.Method; derive it from that"),
