@@ -124,7 +124,7 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
         ValueError: a tensor holds NaN or infinity.
     """
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
+        if tensor.is_floating_point() and tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
             raise ValueError(f"tensor '{name}' holds NaN or infinity")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return _in_order(save(contiguous, metadata=dict(metadata)))

@@ -139,7 +139,7 @@ class Submit(Options):
 
     Args:
         method: A built-in method, or path/file.py:Class; with --check, an entry's folder.
-        family: full, ffg, bernoulli or spike-slab.
+        family: full, ffg, factor, bernoulli or spike-slab.
         settings: A setting; may be repeated.
         steps: Budget: steps of training one task, at most.
         seconds: Budget: seconds of it on your hardware.

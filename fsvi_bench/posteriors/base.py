@@ -13,12 +13,13 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
 
-#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
-Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
+#: Gaussians: of full covariance, fully factorised, by a factor of any rank; Bernoulli dropout, spike-and-slab.
+Family = Literal["full", "ffg", "factor", "bernoulli", "spike-slab"]
 #: The kind of posterior that each family is made of, as files name it.
 KIND_OF: Mapping[Family, str] = {
     "full": "gaussian-full",
     "ffg": "gaussian-ffg",
+    "factor": "gaussian-factor",
     "bernoulli": "bernoulli-dropout",
     "spike-slab": "spike-slab",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -71,7 +72,7 @@ class FactorisedGaussian(GaussianPosterior):
 
 @dataclass(frozen=True, eq=False)
 class FactorGaussian(Posterior):
-    """N(mean, FFᵀ) with F = `factor` of full column rank r ≤ k; singular if r < k."""
+    """N(mean, FFᵀ) with F = `factor`, 0 ≤ r ≤ k; singular, without a density, if r < k or F has lower rank."""
 
     mean: Float[Tensor, "*B k"]
     factor: Float[Tensor, "*B k r"]
@@ -80,8 +81,14 @@ class FactorGaussian(Posterior):
     parameters = {"mean": 1, "factor": 2}
 
     @property
+    def root(self) -> Float[Tensor, "*B k r"]:
+        """F, as losses take it."""
+        return self.factor
+
+    @cached_property
     def singular(self) -> bool:
-        return self.factor.shape[-1] < self.k
+        """Of one problem."""
+        return rank(self.factor) < self.k
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         missing = self.k - self.factor.shape[-1]
@@ -92,6 +99,21 @@ class FactorGaussian(Posterior):
 
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         return {"mean": (k,), "factor": (k, self.factor.shape[-1])}
+
+    def malformed(self) -> str | None:
+        r = self.factor.shape[-1]
+        return f"its factor has {r} columns, expected no more than its {self.k} rows" if r > self.k else None
+
+
+def rank(factor: Float[Tensor, "k r"]) -> int:
+    """How many columns of F are linearly independent, as far as float64 can tell.
+
+    Neither the weights' units nor the columns' sizes matter to it: columns and then rows are scaled to 1. What is 0, or
+    not finite, counts as 0.
+    """
+    for dim in (0, 1):
+        factor = (factor / torch.linalg.vector_norm(factor, dim=dim, keepdim=True)).nan_to_num(0.0)
+    return int(torch.linalg.matrix_rank(factor)) if factor.numel() else 0
 
 
 def _draw(

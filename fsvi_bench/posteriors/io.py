@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 
@@ -21,7 +21,14 @@ FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
 _CLASSES: Mapping[str, type[Posterior]] = {
     each.kind: each
-    for each in (FullGaussian, FactorisedGaussian, BernoulliDropoutPosterior, SpikeSlabPosterior, SamplesPosterior)
+    for each in (
+        FullGaussian,
+        FactorisedGaussian,
+        FactorGaussian,
+        BernoulliDropoutPosterior,
+        SpikeSlabPosterior,
+        SamplesPosterior,
+    )
 }
 KINDS = tuple(_CLASSES)
 
@@ -131,11 +138,21 @@ def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
         file.require_shape(packed, (k * (k + 1) // 2,))
         tensors["scale_tril"] = unpack_tril(tensors[packed], k)
     for name in others:
-        if name != "retain_probability":
+        if name == "factor":
+            _require_factor(file, k)
+        elif name != "retain_probability":
             file.require_shape(name, (k,) * kind.parameters[name])
         elif tensors[name].shape not in ((), (k,)):
             got = list(tensors[name].shape)
             raise file.error(f"'{name}' has shape {got}, expected [] or [{k}]; give one number or one per weight")
+
+
+def _require_factor(file: TensorFile, k: int) -> None:
+    shape = list(file.tensors["factor"].shape)
+    if len(shape) != 2 or shape[0] != k or shape[1] > k:
+        raise file.error(
+            f"'factor' has shape {shape}, expected [{k}, r] with 0 ≤ r ≤ {k}; the covariance is factor @ factor.T"
+        )
 
 
 def _too_few(S: int) -> str:

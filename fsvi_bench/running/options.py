@@ -110,7 +110,7 @@ class Request(BaseModel):
         default=(), description="Method name or file.py:Class; default: all outside the atlas."
     )
     families: Several[str] = Field(
-        default=(), description="full, ffg, bernoulli or spike-slab; default: all that a method has."
+        default=(), description="full, ffg, factor, bernoulli or spike-slab; default: all that a method has."
     )
     splits: Ranges = Field(default=None, description="0-19 or 0,3,5; default: all.")
     seeds: Ranges = Field(default=None, description="0-4 or 0,2; a deterministic method is one cell.")

@@ -28,6 +28,7 @@ from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import (
     LEVELS,
@@ -121,6 +122,7 @@ def score(q: Posterior, problem: Task) -> Scores:
     values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | moment_scores(mean, tril, problem)
     values |= {
         "singular": q.singular,
+        **({"kl_moment_matched": math.inf} if _is_flat(q) else {}),
         "kl_marginals": NO_MARGINALS,
         "overconfidence": _overconfidence(truth.posterior.precision_tril, tril),
         "nlpd_exact": exact.nlpd(problem),
@@ -160,7 +162,12 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
     if isinstance(q, SwitchedPosterior):
         nlpd = mixture_nlpd(q, problem)[0] if mixtures else None
     kl = math.inf if q.singular else matched
-    return TraceScores(kl, nlpd, matched, of_moments)
+    return TraceScores(kl, nlpd, math.inf if _is_flat(q) else matched, of_moments)
+
+
+def _is_flat(q: Posterior) -> bool:
+    """Whether q is a Gaussian on a flat: nothing with its moments has a density, which rounding in a factor hides."""
+    return isinstance(q, FactorGaussian) and q.singular
 
 
 def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +206,8 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
 def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
-    has_atoms, full_rank = isinstance(q, SwitchedPosterior) and q.singular, bool((tril.diagonal() > 0).all())
+    has_atoms = isinstance(q, SwitchedPosterior) and q.singular
+    full_rank = bool((tril.diagonal() > 0).all()) and not _is_flat(q)
     marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])

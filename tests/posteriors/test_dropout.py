@@ -12,7 +12,7 @@ from scipy.stats import chi2, kstest, norm
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian, rank
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from tests.maths.draws import close, f64
 
@@ -39,13 +39,14 @@ def make(name, *batch):
         return SamplesPosterior(mean[..., None, :] + noise.cumsum(-1))
     return {
         "ffg": lambda: FactorisedGaussian(mean, scale),
+        "factor": lambda: FactorGaussian(mean, draw(*batch, k, k, seed=3) * scale[..., None]),
         "shared": lambda: BernoulliDropoutPosterior(mean, weight[..., 0]),
         "per-weight": lambda: BernoulliDropoutPosterior(mean, weight),
         "spike-slab": lambda: SpikeSlabPosterior(weight, mean, scale),
     }[name]()
 
 
-NAMES = ["full", "ffg", "shared", "per-weight", "spike-slab", "samples"]
+NAMES = ["full", "ffg", "factor", "shared", "per-weight", "spike-slab", "samples"]
 everything = pytest.mark.parametrize("name", NAMES)
 
 
@@ -147,7 +148,7 @@ def test_atoms_that_coincide_are_one():
 
 
 def test_which_are_singular():
-    assert [make(name).singular for name in NAMES] == [False, False, True, True, True, None]
+    assert [make(name).singular for name in NAMES] == [False, False, False, True, True, True, None]
     without = SpikeSlabPosterior(f64([0.0]), f64([1.0]), f64([1.0]))
     assert without.singular is False
     assert (without.sample(1000) != 0).all()
@@ -197,3 +198,37 @@ def test_a_posterior_of_nan_has_diverged_and_is_not_malformed():
     q = FullGaussian(draw(k), torch.full((k, k), torch.nan, dtype=torch.float64))
     assert defect(q, k) is None
     assert divergence(q) == "the posterior holds NaN or infinity"
+
+
+# --- Gaussians by a factor --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r", range(k + 1))
+def test_a_factor_of_fewer_columns_than_weights_is_singular_and_keeps_its_covariance(r):
+    factor = draw(k, r)
+    q = FactorGaussian(draw(k, seed=1), factor)
+    assert rank(factor) == r
+    assert q.singular == (r < k)
+    close(q.covariance, factor @ factor.mT, rtol=1e-13, atol=1e-14)
+    assert (q.covariance_tril().diagonal() == 0).sum() >= k - r
+    off = torch.linalg.lstsq(factor, (q.sample(5) - q.mean).mT).residuals if r in range(1, k) else torch.zeros(1)
+    assert (off < 1e-24).all()  # draws lie in the columns' span
+    assert defect(q, k) is None
+
+
+def test_rank_knows_neither_units_nor_sizes_of_columns():
+    """Columns of an orthogonal matrix are independent however small; a product of rank 2 is not, whatever its units."""
+    Q = torch.linalg.qr(draw(k, k)).Q
+    small = f64([1, 1e-20, 1e-60, 1e-100, 1e-130, 1e-150])
+    low = draw(k, 2) @ draw(2, k, seed=1)
+    for factor, expected in ((Q * small, k), (small[:, None] * Q, k), (low, 2), (1e9 ** draw(k, 1, seed=2) * low, 2)):
+        assert rank(factor) == expected
+    Q[:, 2] = 0
+    assert rank(Q) == k - 1
+    assert rank(torch.full((k, k), torch.nan, dtype=torch.float64)) == 0
+    assert FactorGaussian(draw(k), low).singular
+
+
+def test_a_factor_of_more_columns_than_weights_is_malformed():
+    q = FactorGaussian(draw(k), draw(k, k + 1))
+    assert defect(q, k) == "its factor has 7 columns, expected no more than its 6 rows"

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.io import KINDS, pack_tril, posterior_file, read_posterior, unpack_tril, write_posterior
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from tests.posteriors.test_dropout import NAMES, make
@@ -71,6 +72,7 @@ def test_a_full_factor_may_be_given_whole_and_ours_is_packed(path):
 @pytest.mark.parametrize(
     "posterior",
     [
+        *[FactorGaussian(HALF, torch.ones(3, r, dtype=f64)) for r in range(4)],
         BernoulliDropoutPosterior(HALF, torch.ones(3, dtype=torch.float64)),
         BernoulliDropoutPosterior(0 * HALF, torch.tensor(5e-324, dtype=torch.float64)),
         SpikeSlabPosterior(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), HALF, HALF),
@@ -102,6 +104,12 @@ def test_the_ends_that_belong_to_the_domain_are_read(path, posterior):
         ("gaussian-ffg", {**FFG, "mean": ONE * float("nan")}, "'mean' holds NaN or infinity"),
         ("gaussian-ffg", FULL, "unknown tensor 'scale_tril'"),
         ("laplace", {"mean": ONE}, "kind 'laplace' is not one that this version scores"),
+        ("gaussian-factor", {"mean": ONE, "factor": EYE[:2]}, "'factor' has shape [2, 3], expected [3, r] with 0 ≤ r ≤ 3"),
+        ("gaussian-factor", {"mean": ONE, "factor": torch.ones(3, 4, dtype=f64)}, "'factor' has shape [3, 4], expected [3, r] with 0 ≤ r ≤ 3"),
+        ("gaussian-factor", {"mean": ONE, "factor": ONE}, "'factor' has shape [3], expected [3, r]"),
+        ("gaussian-factor", {"mean": ONE, "factor": EYE / 0}, "'factor' holds NaN or infinity"),
+        ("gaussian-factor", {"mean": ONE, "factor": EYE.float()}, "'factor' has type float32"),
+        ("gaussian-factor", {"mean": ONE, "scale_tril": EYE}, "unknown tensor 'scale_tril' and no 'factor'"),
         ("bernoulli-dropout", {**BERNOULLI, "retain_probability": 0 * HALF}, "'retain_probability' holds 0, expected numbers in (0, 1], the probability to KEEP"),
         ("bernoulli-dropout", {**BERNOULLI, "retain_probability": -SCALAR}, "'retain_probability' holds -0.5, expected"),
         ("bernoulli-dropout", {**BERNOULLI, "retain_probability": 3 * SCALAR}, "'retain_probability' holds 1.5, expected"),
@@ -133,7 +141,7 @@ def test_the_ends_that_belong_to_the_domain_are_read(path, posterior):
         ("samples", {"samples": SAMPLES / 0}, "'samples' holds NaN or infinity"),
         ("samples", {"samples": SAMPLES, "weights": HALF}, "unknown tensor 'weights'"),
         ("samples", {"draws": SAMPLES}, "unknown tensor 'draws' and no 'samples'"),
-        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or bernoulli-dropout or spike-slab or samples"),
+        ("spike-and-slab", SPIKES, "kind 'spike-and-slab' is not one that this version scores; expected gaussian-full or gaussian-ffg or gaussian-factor or bernoulli-dropout or spike-slab or samples"),
     ],
 )  # fmt: skip
 def test_wrong_content_is_refused(path, kind, tensors, message):

@@ -10,9 +10,9 @@ import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.scoring.scores import Scores, not_a_number, score, trace_scores
 from fsvi_bench.tasks.task import Task
 from tests.conftest import REFERENCE
 from tests.maths.draws import EXPECTED, PUBLISHED, eye, ones, published, zeros
@@ -121,3 +121,46 @@ def test_a_nearly_singular_posterior_gets_a_finite_kl(toy):
 def test_another_k_is_refused(toy):
     with pytest.raises(InputError, match="task has k=20 features, posterior has 3"):
         score(FactorisedGaussian(zeros(3), ones(3)), toy)
+
+
+# --- Gaussians by a factor --------------------------------------------------------------------------------------------
+
+
+def test_a_factor_of_full_rank_scores_as_the_same_gaussian_with_a_triangle(toy):
+    """Any root of a covariance is the same posterior: here L times an orthogonal matrix."""
+    mean, tril = 0.9 * toy.truth.posterior.mean, 1.1 * toy.truth.covariance_tril
+    turn = torch.linalg.qr(torch.randn(20, 20, generator=torch.Generator().manual_seed(0), dtype=f64)).Q
+    got, expected = (score(q, toy) for q in (FactorGaussian(mean, tril @ turn), FullGaussian(mean, tril)))
+    assert not got.singular
+    assert_agrees(got, expected.model_dump(exclude={"overconfidence", "coverage", "coverage_exact"}, exclude_none=True))
+
+
+@pytest.mark.parametrize("r", [0, 3, 19, "lower rank"])
+def test_a_gaussian_without_a_density_has_an_infinite_kl_and_every_other_score(toy, r):
+    """Its predictive is Gaussian, so predictive KLs are closed forms; its W₂ distance is that of its moments."""
+    exact = toy.truth.posterior
+    factor = toy.truth.covariance_tril[:, : 7 if r == "lower rank" else r]
+    if r == "lower rank":  # with rounding, not zeros, where a triangle's diagonal should be zero
+        factor = factor @ torch.randn(7, 20, generator=torch.Generator().manual_seed(0), dtype=f64)
+    q = FactorGaussian(exact.mean, factor)
+    scores = score(q, toy)
+    assert scores.singular
+    for name in ("kl", "kl_cov_term", "reverse_kl", "kl_moment_matched", "elbo_gap"):
+        assert getattr(scores, name) == math.inf, name
+    assert scores.elbo == -math.inf
+    assert scores.kl_mean_term == 0
+    rank = factor.shape[1] if r != "lower rank" else 7
+    assert [value == math.inf for value in scores.kl_marginals.values()] == [
+        int(torch.linalg.matrix_rank(toy.Phi_test[:n])) > rank for n in (1, 5, 20, 50)
+    ]
+    for Phi, kl in ((toy.Phi_test, scores.predictive_kl_test), (toy.Phi_box, scores.predictive_kl_box)):
+        noise = toy.noise_variance
+        ratio = ((Phi @ toy.truth.covariance_tril).square().sum(-1) + noise) / ((Phi @ factor).square().sum(-1) + noise)
+        assert kl == pytest.approx(float(0.5 * (ratio - 1 - ratio.log()).mean()), rel=1e-9)
+    root = torch.linalg.svd(toy.truth.covariance_tril.mT @ factor).S.sum()
+    bures = toy.truth.covariance_tril.square().sum() + factor.square().sum() - 2 * root
+    assert scores.w2 == scores.w2_moments == pytest.approx(float(bures.sqrt()), rel=1e-6)
+    assert not not_a_number(scores)
+    traced = trace_scores(q, toy)
+    assert (traced.kl, traced.kl_moment_matched) == (math.inf, math.inf)
+    assert traced.nlpd == scores.nlpd
