@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.data import TaskData
     from fsvi_bench.methods.exact import Exact
     from fsvi_bench.methods.fixed_a import FixedA
+    from fsvi_bench.methods.fsp_laplace import FspLaplace
     from fsvi_bench.methods.functional import MeasurementOptions
     from fsvi_bench.methods.gaussian_dropout import GaussianDropout
+    from fsvi_bench.methods.gfsvi import Gfsvi
+    from fsvi_bench.methods.gwi import Gwi
+    from fsvi_bench.methods.laplace import Laplace
+    from fsvi_bench.methods.low_rank_vi import LowRankVI
     from fsvi_bench.methods.mean_field_vi import MeanFieldVI
     from fsvi_bench.methods.rand_a import RandA
     from fsvi_bench.methods.rand_a_ngd import RandANgd
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.spike_and_slab import SpikeAndSlab
     from fsvi_bench.methods.ssge import Ssge
     from fsvi_bench.methods.variational_dropout import VariationalDropout
+    from fsvi_bench.methods.vip import Vip
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
     from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
@@ -52,9 +58,14 @@ HOMES = {
     "FactorGaussian": "posteriors.gaussian",
     "FactorisedGaussian": "posteriors.gaussian",
     "FixedA": "methods.fixed_a",
+    "FspLaplace": "methods.fsp_laplace",
     "FullGaussian": "posteriors.gaussian",
     "GaussianDropout": "methods.gaussian_dropout",
+    "Gfsvi": "methods.gfsvi",
+    "Gwi": "methods.gwi",
     "InputError": "errors",
+    "Laplace": "methods.laplace",
+    "LowRankVI": "methods.low_rank_vi",
     "MeanFieldVI": "methods.mean_field_vi",
     "MeasurementOptions": "methods.functional",
     "Method": "methods.base",
@@ -72,6 +83,7 @@ HOMES = {
     "TaskData": "methods.data",
     "TaskRefused": "errors",
     "VariationalDropout": "methods.variational_dropout",
+    "Vip": "methods.vip",
     "fit": "api.fit",
     "list_tasks": "tasks.official",
     "load_task": "tasks.official",
@@ -83,11 +95,11 @@ HOMES = {
 
 __all__ = [
     "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
-    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
-    "MeasurementOptions", "Method", "MethodOptions", "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores",
-    "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused",
-    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
-    "score",
+    "FactorGaussian", "FactorisedGaussian", "FixedA", "FspLaplace", "FullGaussian", "GaussianDropout", "Gfsvi", "Gwi",
+    "InputError", "Laplace", "LowRankVI", "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "Posterior",
+    "RandA", "RandANgd", "SamplesPosterior", "Scores", "SparseVariationalDropout", "SpikeAndSlab",
+    "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused", "VariationalDropout", "Vip", "__version__", "fit",
+    "list_tasks", "load_task", "make_task", "results", "run", "score",
 ]  # fmt: skip
 
 

@@ -48,3 +48,15 @@ def projected_kl(
         (mean_p[..., None, :] @ basis)[..., 0, :],
         tril_of_gram(factor_p.mT @ basis),
     )
+
+
+def least_squares(
+    rows: Float[Tensor, "m k"], targets: Float[Tensor, " n"], rank_tolerance: float = RANK_TOLERANCE
+) -> Float[Tensor, " k"]:
+    """The shortest w that minimises ‖targets − rows w‖², with zeros for targets that are not given (n ≤ m).
+
+    By singular values; directions with s_i ≤ rank_tolerance · s_1 count as unseen.
+    """
+    U, s, Vh = torch.linalg.svd(rows, full_matrices=False)
+    known = s > rank_tolerance * s[0]
+    return Vh[known].mT @ ((U[: len(targets), known].mT @ targets) / s[known])

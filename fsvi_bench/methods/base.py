@@ -194,6 +194,10 @@ class Method(pl.LightningModule, ABC):
         """The posterior of one problem, with a leading axis of 1, where there is a formula for it."""
         raise NotImplementedError
 
+    def solve_at(self, place: int, problem: TrainingData) -> Posterior:
+        """The same, of a formula that draws from `self.streams` or needs more of the problem than its data."""
+        return self.solve(problem)
+
     def details(self) -> Sequence[Mapping[str, float] | None]:
         """For each problem, numbers of the method's own that its record should hold, such as a sparsity, or None."""
         return [None] * len(self.problems)
@@ -331,7 +335,7 @@ class Method(pl.LightningModule, ABC):
     @property
     def trains(self) -> bool:
         """Whether there is a way to the posterior that can be looked at, in place of a formula."""
-        return type(self).solve is Method.solve
+        return type(self).solve is Method.solve and type(self).solve_at is Method.solve_at
 
     @property
     def rows_per_step(self) -> int:
@@ -344,12 +348,12 @@ class Method(pl.LightningModule, ABC):
 
         A problem whose targets are no numbers has NaN for a solution, which names it as diverged and spares the others.
         """
-        return concatenate([self._solve_one(self.problems.only(b)) for b in range(len(self.problems))])
+        return concatenate([self._solve_one(b, self.problems.only(b)) for b in range(len(self.problems))])
 
-    def _solve_one(self, problem: TrainingData) -> Posterior:
+    def _solve_one(self, place: int, problem: TrainingData) -> Posterior:
         if bool(problem.y.isfinite().all()):
-            return self.solve(problem)
-        solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
+            return self.solve_at(place, problem)
+        solved = self.solve_at(place, replace(problem, y=torch.zeros_like(problem.y)))
         # A factor stays lower triangular: it is no number, not malformed.
         nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
         return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)

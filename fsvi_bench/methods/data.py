@@ -306,7 +306,8 @@ class TaskData(pl.LightningDataModule):
         steps: how many.
         minibatch: rows of the likelihood in each step; `full` (or as many as there are): all of them.
         design: how measurement sets are drawn; None: there are none.
-        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones.
+        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones; without a design it is
+            not prepared for a functional KL.
         compress: with all rows, whether k + 1 rows of the same inner products may stand for them.
 
     Raises:
@@ -379,11 +380,10 @@ class TaskData(pl.LightningDataModule):
 
     def _sets(self, data: TrainingData) -> Iterator[tuple[Any, ...]]:
         """Measurement sets with their features, drawn when a chunk's first is asked for."""
+        if self.fixed_A is not None:
+            return repeat(fixed_sets(fill_columns(self.fixed_A.to(data.y.device)), self.design))
         if self.design is None:
             return repeat(())
-        if self.fixed_A is not None:
-            Phi_A = fill_columns(self.fixed_A.to(data.y.device))
-            return repeat((self.design.measure(Phi_A, span=True), fill(Phi_A)))
         stream = MeasurementStream(data, self.design, self.streams)
         return chain.from_iterable(stream.sets(CHUNK) for _ in count())
 
@@ -396,6 +396,13 @@ class TaskData(pl.LightningDataModule):
             index = torch.from_numpy(np.stack(draws)).to(data.y.device)
             y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
             yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
+
+
+def fixed_sets(
+    Phi_A: Float[Tensor, "B M k_filled"], design: MeasurementDesign | None
+) -> tuple[MeasurementSets | None, Float[Tensor, "B M_filled k_filled"]]:
+    """One measurement set for all steps, prepared if there is a functional KL to take, and its features."""
+    return None if design is None else design.measure(Phi_A, span=True), fill(Phi_A)
 
 
 def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:

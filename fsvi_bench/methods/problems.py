@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
 from fsvi_bench.maths.batching import Stacked
-from fsvi_bench.tasks.task import FeatureMap, Task
+from fsvi_bench.tasks.task import FeatureMap, Task, box_inputs
 
 
 def require_task(value: object) -> Task:
@@ -78,6 +78,11 @@ class TrainingData(Stacked):
             high=torch.stack([p.bounding_box[1] for p in problems]),
             feature_map=FeatureMap.stack([p.feature_map for p in problems]),
         )
+
+    @property
+    def Phi_box(self) -> Float[Tensor, "B 1000 k"]:
+        """Features at the inputs of `predictive_kl_box`, which training inputs alone decide."""
+        return self.feature_map(box_inputs(self.low, self.high))
 
     @property
     def k(self) -> int:

@@ -183,7 +183,7 @@ def _require_method(cls: object, spec: str) -> type[Method]:
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(cls.__abstractmethods__))
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement {lacking}")
-    if all(getattr(cls, name) is getattr(Method, name) for name in ("loss", "solve", "training_step")):
+    if all(getattr(cls, name) is getattr(Method, name) for name in ("loss", "solve", "solve_at", "training_step")):
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement loss or solve")
     if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
         raise InputError(f"'{spec}': its Options are not a fsvi_bench.methods.base.MethodOptions; derive them from it")

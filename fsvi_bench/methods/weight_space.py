@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.methods.base import Method, Optimum
 from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.tasks.task import Task
 
 
@@ -22,9 +24,9 @@ def nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
     return FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
 
 
-def kl_to(exact: PrecisionGaussian, q: GaussianPosterior) -> float:
-    """KL(q ‖ exact) of one problem."""
-    return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *exact).total)
+def kl_to(exact: PrecisionGaussian, q: GaussianPosterior | FactorGaussian) -> float:
+    """KL(q ‖ exact) of one problem; infinite where q has no density."""
+    return math.inf if q.singular else float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *exact).total)
 
 
 def weight_kl(q: Gaussian) -> Float[Tensor, " B"]:

@@ -88,6 +88,12 @@ class FeatureMap(Stacked):
         return self.map(lambda tensor: tensor[problem].clone())
 
 
+def box_inputs(low: Float[Tensor, "*B D"], high: Float[Tensor, "*B D"]) -> Float[Tensor, "*B 1000 D"]:
+    """1,000 fixed inputs, uniform in a bounding box: the same unit draws for every task."""
+    unit = torch.from_numpy(np.random.default_rng(0).random((BOX_POINTS, low.shape[-1])))
+    return low[..., None, :] + (high - low)[..., None, :] * unit.to(low.device)
+
+
 class Truth(NamedTuple):
     """The exact posterior P_D of one problem and its evidence (standardised units)."""
 
@@ -166,10 +172,8 @@ class Task:
 
     @cached_property
     def Phi_box(self) -> Float[Tensor, "1000 k"]:
-        """Features at 1,000 fixed inputs, uniform in the bounding box (the same unit draws for every task)."""
-        low, high = self.bounding_box
-        unit = np.random.default_rng(0).random((BOX_POINTS, len(low)))
-        return self.feature_map(low + (high - low) * torch.from_numpy(unit))
+        """Features at the box inputs (`box_inputs`)."""
+        return self.feature_map(box_inputs(*self.bounding_box))
 
     @cached_property
     def truth(self) -> Truth:

@@ -30,14 +30,17 @@ class Row:
     Args:
         variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
             (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
-        starts_at_prior: False where q cannot be the prior, being no Gaussian or having no spread without a mean.
+        starts_at_prior: False where q cannot be the prior to the last bit: it is no Gaussian, has no spread without a
+            mean, or is the sum of two covariances.
         closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
+        drawn: nothing is trained either, but what the formula takes is drawn.
     """
 
     method: str
     family: Family
     variants: tuple[Settings, ...] = ({},)
     closed_form: bool = False
+    drawn: bool = False
     starts_at_prior: bool = True
 
 
@@ -71,6 +74,17 @@ BY_LEARNED_NOISE = (
     {"minibatch": 7, "free_alpha": True, "alpha": 2.0},
     {"minibatch": 7, "prior": "task"},
 )
+BY_LAW = ({}, {"rho": "box"}, {"rho": "mixed"})
+BY_DISTANCE = (*BY_LAW, *({**s, "distance": "w2"} for s in BY_LAW), {"weight": 30.0})
+BY_ADAM_UNDER_A_LAW = (
+    {"training": "adam", "minibatch": 7},
+    {"training": "adam", "minibatch": 8, "rho": "box", "averaging": 0.5, "lr_schedule": "cosine"},
+    {"training": "adam", "minibatch": 7, "rho": "mixed"},
+)
+BY_CONTEXT = (
+    {}, {"context": "box", "context_points": 9}, {"context": "mixed", "context_points": 9},
+    {"context": "inducing-points"}, {"context": "box", "context_points": 9, "truncation": "context-span"},
+)  # fmt: skip
 BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
@@ -80,7 +94,17 @@ TABLE = (
     Row("exact", "ffg", closed_form=True),
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
+    Row("fsp-laplace", "factor", BY_CONTEXT, closed_form=True),
     Row("gaussian-dropout", "ffg", BY_NOISE, starts_at_prior=False),
+    Row("gfsvi", "factor", (*BY_LAW, {"gamma": 1e-6}, {"gamma": 10.0, "rho": "box"}), closed_form=True),
+    Row("gfsvi", "factor", (*BY_ADAM_UNDER_A_LAW, {"training": "adam", "minibatch": 7, "gamma": 1e-3})),
+    *(Row("gwi", family, BY_DISTANCE, closed_form=True) for family in ("full", "ffg")),
+    *(
+        Row("gwi", family, (*BY_ADAM_UNDER_A_LAW, {"training": "adam", "minibatch": 7, "distance": "w2"}))
+        for family in ("full", "ffg")
+    ),
+    Row("laplace", "full", ({}, {"structure": "diag"}, {"structure": "low-rank", "rank": 3}), closed_form=True),
+    Row("low-rank-vi", "full", tuple({"minibatch": 7, "rank": rank} for rank in (1, 5, 10, 40)), starts_at_prior=False),
     Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
     Row("rand-a", "full", BY_ADAM),
     Row("rand-a", "ffg", BY_ADAM),
@@ -91,6 +115,7 @@ TABLE = (
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
     Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
+    Row("vip", "factor", ({}, {"draws": 5}, {"draws": 40}), closed_form=True, drawn=True),
 )
 
 

@@ -38,6 +38,17 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "l": (0, -1, math.inf),
     "kl_scale": (0, 2),
     "estimator": ("locl",),
+    "structure": ("kron",),
+    "rank": (0, -1, 1.5),
+    "distance": ("w1",),
+    "weight": (0, -1, math.nan, math.inf),
+    "rho": ("test",),
+    "training": ("sgd",),
+    "gamma": (0, -1e-6, math.nan),
+    "context": ("test",),
+    "context_points": (0, -1, 1001),
+    "truncation": ("all",),
+    "draws": (0, 1, -3),
 }
 MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
 

@@ -1,0 +1,96 @@
+"""GFSVI: the functional KL between Gaussian measures, regularised (Cinquin and Bamler 2024).
+
+At M inputs the regularised KL is RANDA's with jitter γM. Under a law ρ of inputs, G = E_ρ[φφᵀ], it is
+
+    KL(N(G^½m, G^½SG^½ + γI) ‖ N(0, G + γI)).
+
+With R = G^½SG^½ the objective is ½ tr(PR) − ½ log det(R + γI) + (terms of m), P = (G + γI)⁻¹ + G^{-½}(ΦᵀΦ/σ²)G^{-½}.
+Its gradient, P − (R + γI)⁻¹, is zero at R = P⁻¹ − γI. Eigenvalues of P of 1/γ and more make that negative: by the
+Karush-Kuhn-Tucker conditions R's eigenvalue is then 0, and q has no spread in that direction. For ρ = the training
+inputs, the eigenvector of G with the eigenvalue g collapses if and only if g/(γ(g + γ)) ≤ N/σ². So whatever γ > 0,
+directions with g small enough do, and all of them do from γ = σ²/N on. As γ → 0 the optimum is the exact posterior.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
+from fsvi_bench.maths.projection import RANK_TOLERANCE, least_squares
+from fsvi_bench.methods.data import Batch, MeasurementDesign, expected_nll
+from fsvi_bench.methods.inputs import LawMethod, LawOptions, root_of_second_moment, training_rows
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.gaussian import FactorGaussian
+from fsvi_bench.posteriors.trainable import TrainableGaussian
+
+DEFAULT_SHARE = 0.1  #: of σ²/N, from where on every direction collapses if ρ is the training inputs
+
+
+class Gfsvi(LawMethod):
+    """E_q[−log p(y|w)] plus the regularised KL under ρ, at its optimum or by Adam.
+
+    The posterior is a Gaussian by a factor, since whole directions may collapse.
+    """
+
+    class Options(LawOptions):
+        """γ; by default 0.1·σ²/N."""
+
+        gamma: PositiveFloat | None = None
+
+        @property
+        def design(self) -> MeasurementDesign:
+            """As if R/√γ were the features of a measurement set, with a jitter of 1."""
+            return MeasurementDesign(1, "box", kl_jitter=1.0)
+
+    families = ("factor",)
+
+    def initial(self) -> TrainableGaussian:
+        return TrainableGaussian("full", len(self.problems), self.problems.k)
+
+    def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
+        return root_of_second_moment(problem, self.options.rho) / self.gamma(problem) ** 0.5
+
+    def gamma(self, problem: TrainingData) -> float:
+        """Of one problem."""
+        return float(self.options.gamma or DEFAULT_SHARE * problem.noise_variance / problem.N)
+
+    def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
+        return expected_nll(q, batch.rows) + functional_kl(q, batch.A)
+
+    def posterior(self) -> FactorGaussian:
+        q: Any = super().posterior()
+        return FactorGaussian(q.mean, q.root)
+
+    def solve_at(self, place: int, problem: TrainingData) -> FactorGaussian:
+        mean, factor = optimum(*training_rows(problem), self.seen[place].cpu())
+        return FactorGaussian(mean[None], factor[None])
+
+
+def optimum(
+    Phi: Float[Tensor, "n k"], y: Float[Tensor, " n"], R: Float[Tensor, "k k"]
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
+    """Mean and factor of the optimal q, from rows in units of the noise and R with RᵀR = G/γ.
+
+    In units of √γ: with R = U diag(s) Vᵀ and w = Va the regulariser's precision of the mean is s²/(s² + 1), and P is
+    that of s·a, diag(1/(s² + 1)) + BᵀB with B = ΦV/s. The singular values of [B; diag((s² + 1)^{-½})] are the roots of
+    P's. A direction w = Vₒc that ρ does not see has no spread of its own: it follows as the data's least squares
+    given what ρ sees, c = −(ΦVₒ)⁺ΦVa, which leaves the likelihood the least curvature.
+    """
+    _, s, Vh = torch.linalg.svd(R)
+    mean = least_squares(torch.cat([Phi, (s / (s.square() + 1).sqrt())[:, None] * Vh]), y)
+    known = s > RANK_TOLERANCE * s[0]
+    V, unseen, s = Vh[known].mT, Vh[~known].mT, s[known]
+    if unseen.shape[1]:
+        smallest = RANK_TOLERANCE * float(torch.linalg.matrix_norm(Phi, 2))
+        V = V - unseen @ torch.linalg.pinv(Phi @ unseen, atol=smallest, rtol=0.0) @ (Phi @ V)
+    V = V / s
+    rows = torch.cat([Phi @ V, torch.diag((s.square() + 1).rsqrt())])
+    _, p, W = torch.linalg.svd(rows, full_matrices=False)
+    spread = ((1 - p) * (1 + p)).clamp(min=0).sqrt() / p  # of P⁻¹ − I
+    factor = V @ (W.mT * spread)
+    return mean, torch.nn.functional.pad(factor, (0, len(V) - len(s)))

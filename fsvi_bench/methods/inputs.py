@@ -1,0 +1,81 @@
+"""Inputs that objectives look at and that nobody draws: the training inputs, those of `predictive_kl_box`, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
+from fsvi_bench.methods.data import Batch, Rows, TaskData, fill_columns, fixed_sets
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.weight_space import kl_to
+from fsvi_bench.tasks.task import Task
+
+
+class LawOptions(AdamOptions):
+    """The law ρ of inputs: the training inputs, the 1,000 box inputs, or half the weight on each.
+
+    `training: adam` descends the objective whose optimum `closed-form` is, as `AdamOptions` say.
+    """
+
+    rho: Literal["data", "box", "mixed"] = "data"
+    training: Literal["closed-form", "adam"] = "closed-form"
+
+
+class LawMethod(Method):
+    """A method whose regulariser looks at q through G = E_ρ[φφᵀ]; its optimum is a formula, or found numerically."""
+
+    Options: ClassVar[type[MethodOptions]] = LawOptions
+    seen: Float[Tensor, "B k k"]  #: roots R of G = RᵀR
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        alone = map(self.problems.only, range(len(self.problems)))
+        self.register_buffer("seen", torch.stack([self.root(problem) for problem in alone]))
+
+    def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
+        """What of ρ the objective sees: R with G = RᵀR."""
+        return root_of_second_moment(problem, self.options.rho)
+
+    @classmethod
+    def is_deterministic(cls, options: MethodOptions) -> bool:
+        return options.training == "closed-form" or options.minibatch == "full"  # type: ignore[attr-defined]
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.options.training == "adam")
+
+    def data(self) -> TaskData:
+        return self._data(fixed_A=self.seen)
+
+    def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
+        Phi_A = fill_columns(self.seen[place : place + 1].cpu())
+        return [Batch(Rows.whole(TrainingData.of(task)), *fixed_sets(Phi_A, self.options.design))]
+
+    def cost(self) -> dict[str, int]:
+        return {"likelihood_rows": self.rows_per_step}
+
+    def optimum(self, place: int, task: Task) -> Optimum:
+        q = self.solved[place]
+        value = self.objective(place, task, q=Gaussian(q.mean[None], q.root[None]))
+        return Optimum(value, kl_to(task.truth.posterior, q))
+
+
+def root_of_second_moment(problem: TrainingData, rho: Literal["data", "box", "mixed"]) -> Float[Tensor, "k k"]:
+    """R with RᵀR = E_ρ[φφᵀ] of one problem, by QR."""
+    laws = {"data": [problem.Phi], "box": [problem.Phi_box], "mixed": [problem.Phi, problem.Phi_box]}[rho]
+    rows = torch.cat([Phi[0] / (len(laws) * Phi.shape[1]) ** 0.5 for Phi in laws])
+    R = torch.linalg.qr(rows, mode="r").R
+    return pad(R, (0, 0, 0, problem.k - len(R)))
+
+
+def training_rows(problem: TrainingData) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"]]:
+    """Φ/σ and y/σ of one problem, or at most k + 1 rows of the same inner products."""
+    rows = Rows.whole(problem)
+    return rows.Phi[0, :, : problem.k], rows.y[0]

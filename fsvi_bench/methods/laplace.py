@@ -1,0 +1,55 @@
+"""Laplace's approximation of a model that is linear in its weights, with a curvature of given structure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveInt
+from torch import Tensor
+
+from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
+from fsvi_bench.methods.base import ExactLimit, Method, MethodOptions
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.gaussian import FullGaussian
+
+
+class Laplace(Method):
+    """N(m*, Λ⁻¹) with the structure's Λ in place of I + ΦᵀΦ/σ² (Daxberger et al. 2021).
+
+    `full` is the exact posterior, since the log joint is quadratic; so are a last layer's Laplace, and a Kronecker
+    one with a single output. `diag` keeps Λ's diagonal, and is EXACT-FFG. `low-rank` keeps the `rank` largest
+    eigenvalues of ΦᵀΦ/σ²: Λ = I + U_r D_r U_rᵀ.
+    """
+
+    class Options(MethodOptions):
+        """A rank of k or more is `full`."""
+
+        structure: Literal["full", "diag", "low-rank"] = "full"
+        rank: PositiveInt = 10
+
+    families = ("full",)
+    deterministic = True
+    exact_limits = {"full": ExactLimit({"structure": "full"}, tolerance=1e-9)}
+
+    def solve(self, problem: TrainingData) -> FullGaussian:
+        exact = blr_posterior(problem.Phi, problem.y, problem.noise_variance)
+        if self.options.structure == "diag":
+            return FullGaussian(exact.mean, torch.diag_embed(mean_field_optimum_scale(exact.precision_tril)))
+        if self.options.structure == "low-rank" and self.options.rank < problem.k:
+            tril = low_rank_tril(problem.Phi[0] / problem.noise_variance.sqrt(), self.options.rank)
+            return FullGaussian(exact.mean, tril[None])
+        return FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
+
+
+def low_rank_tril(rows: Float[Tensor, "n k"], rank: int) -> Float[Tensor, "k k"]:
+    """Factor of (I + U_r D_r U_rᵀ)⁻¹, U_r D_r U_rᵀ being the best approximation of rank r of AᵀA for rows A.
+
+    With the singular values s_i of A, the precision's factor is that of [diag(s_1, ..., s_r)U_rᵀ; I].
+    """
+    _, s, V = torch.linalg.svd(rows, full_matrices=False)
+    curvature = s[:rank, None] * V[:rank]
+    zero = torch.zeros_like(curvature[:, 0])
+    kept = blr_posterior(curvature, zero, torch.ones_like(s[0]))
+    return covariance_tril(kept.precision_tril)

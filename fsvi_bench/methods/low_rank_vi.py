@@ -1,0 +1,84 @@
+"""Variational inference in weight space with covariances of low rank plus a diagonal (Ong et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from fsvi_bench.maths.batching import filled, one_by_one, parameter
+from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.maths.linalg import identity, logdet_of_tril, square_norm, tril_of_gram
+from fsvi_bench.methods.base import AdamOptions, Method
+from fsvi_bench.methods.data import Batch, expected_nll
+from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.posteriors.trainable import TrainablePosterior
+
+
+class LowRank(NamedTuple):
+    """N(mean, FFᵀ + diag(scale²)) of B problems."""
+
+    mean: Float[Tensor, "B k"]
+    factor: Float[Tensor, "B k r"]
+    scale: Float[Tensor, "B k"]
+
+
+class TrainableLowRank(TrainablePosterior):
+    """Started at the prior, with half of the variance of the first r weights in F.
+
+    F = 0 would be the prior too, but is a saddle: F's gradient, (ΦᵀΦ/σ² + I − Σ⁻¹)F, is zero there.
+    """
+
+    def __init__(self, B: int, k: int, rank: int) -> None:
+        super().__init__()
+        self.k, self.width = k, filled(k)
+        factor = torch.zeros(B, self.width, filled(rank), dtype=torch.float64)
+        log_scale = parameter(B, self.width)
+        for weight in range(min(rank, k)):
+            factor[:, weight, weight] = 0.5**0.5
+            log_scale.data[:, weight] = 0.5 * torch.tensor(0.5, dtype=torch.float64).log()
+        self.mean, self.factor, self.log_scale = parameter(B, self.width), nn.Parameter(factor), log_scale
+
+    def forward(self) -> LowRank:
+        return LowRank(self.mean[:, : self.width], self.factor, self.log_scale[:, : self.width].exp())
+
+    @torch.no_grad()
+    def posterior(self) -> FullGaussian:
+        mean, factor, scale = self()
+        rows = torch.cat([factor[:, : self.k].mT, torch.diag_embed(scale[:, : self.k])], 1)
+        return FullGaussian(mean[:, : self.k].clone(), one_by_one(tril_of_gram, rows))
+
+
+class LowRankVI(Method):
+    """Adam on the ELBO in closed form. Its optimum within the family has no formula."""
+
+    class Options(AdamOptions):
+        """The rank of F; one of k or more leaves the family of all Gaussians."""
+
+        rank: PositiveInt = 10
+
+    families = ("full",)
+
+    @classmethod
+    def is_deterministic(cls, options: AdamOptions) -> bool:  # type: ignore[override]
+        return options.minibatch == "full"
+
+    def initial(self) -> TrainableLowRank:
+        return TrainableLowRank(len(self.problems), self.problems.k, min(self.options.rank, self.problems.k))
+
+    def loss(self, q: LowRank, batch: Batch) -> Float[Tensor, " B"]:
+        fit = expected_nll(Gaussian(q.mean, q.scale), batch.rows) + 0.5 * square_norm(batch.rows.Phi @ q.factor)
+        return fit + weight_kl(q)
+
+
+def weight_kl(q: LowRank) -> Float[Tensor, " B"]:
+    """KL(q ‖ N(0, I)), with log det(D + FFᵀ) = log det D + log det(I + FᵀD⁻¹F)."""
+    whitened = q.factor / q.scale[..., None]
+    inner = identity(q.factor.shape[-1], q.factor) + whitened.mT @ whitened
+    tril, _ = torch.linalg.cholesky_ex(inner)
+    logdet = 2 * q.scale.log().sum(-1) + logdet_of_tril(tril)
+    squares = square_norm(q.factor) + q.scale.square().sum(-1) + q.mean.square().sum(-1)
+    return 0.5 * (squares - q.mean.shape[-1] - logdet)
