@@ -239,7 +239,7 @@ def shares(B: int = PROBLEMS // PROCESSES, steps: int = 640) -> None:
     use_one_thread()
     task, entry = bind_task(read_task(TASK)), load_method("rand-a")
     method = entry.cls([task] * B, "full", range(B), entry.options({**SETTINGS, "max_steps": steps}))
-    optimizer, batches = method.configure_optimizers(), method.data().chunks(method.problems)
+    optimizer, batches = method.configure_optimizers(), method.data().batches(method.problems)
 
     def loop() -> None:
         batch = next(batches)

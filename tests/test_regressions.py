@@ -31,7 +31,7 @@ def test_rand_a_that_runs_away_is_noted_not_raised(toy, lr):
 # 2. tests/maths/test_functional_kl.py
 @pytest.mark.parametrize("M", [10, 12, 16, 20, 30])
 def test_the_rank_of_the_toy_s_sets_is_that_of_their_singular_values(toy, M):
-    sets = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(M), Streams([5])).draw(512)[:, 0].clone()
+    sets = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(M), Streams((5,))).draw(range(512))[:, 0].clone()
     identity = torch.eye(20, dtype=f64).repeat(512, 1, 1)
     ranks = measure(sets).project_rows(identity).diagonal(dim1=1, dim2=2).sum(1).round().long()
     expected = torch.tensor([row_space(one).shape[1] for one in sets])
@@ -65,7 +65,9 @@ def test_a_large_rank_tolerance_decides_too():
 def test_a_scale_that_vanishes_slowly_has_vanished(toy, M):
     """The KL at the optimum must not depend on where the search for it stops."""
     method = fixed_a.FixedA(toy, "ffg", M=M)
-    method.Phi_A = MeasurementStream(TrainingData.of(toy), MeasurementDesign(M), Streams([3])).draw(1)[0].clone()
+    method.Phi_A = (
+        MeasurementStream(TrainingData.of(toy), MeasurementDesign(M), Streams((3,))).draw(range(1))[0].clone()
+    )
     kls, saved = [], fixed_a.DESIGN_TOLERANCE
     try:
         for tolerance in (1e-6, 1e-10):

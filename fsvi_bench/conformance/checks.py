@@ -268,7 +268,7 @@ def on_gpu(subject: Subject) -> None:
         if not difference <= limit:
             raise Failed(
                 f"on a GPU problem {place} differs from the CPU's numbers by {difference:.1e}, expected {limit:.0e} at "
-                "most; make tensors on self.device, in float64, from CPU random streams"
+                "most; make tensors on self.device, in float64, and draw random numbers from self.streams"
             )
 
 

@@ -145,7 +145,7 @@ class Method(pl.LightningModule, ABC):
         self.family = self.checked_family(family)
         self.seeds = checked_seeds(seeds, len(self.problems))
         self.options = self.checked_options(changes) if options is None else options
-        self.streams, self.steps_done = Streams(self.seeds), 0
+        self.steps_done, self._numbers = 0, Streams(self.seeds)
         self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
         if self.trains:
             self.q = self.initial()
@@ -176,6 +176,11 @@ class Method(pl.LightningModule, ABC):
             return cls.Options.model_validate(dict(changes))
         except ValidationError as error:
             raise InputError(f"method {name or cls.__name__}{_fault(error, cls.Options.model_fields)}") from error
+
+    @property
+    def streams(self) -> Streams:
+        """Random numbers of the present step, on the method's device."""
+        return self._numbers.at(self.steps_done, self.device)
 
     # --- What a method says -------------------------------------------------------------------------------------------
 
@@ -315,11 +320,10 @@ class Method(pl.LightningModule, ABC):
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"].update(processed=0, completed=0)
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"steps_done": self.steps_done, "streams": self.streams.state()}
+        return {"steps_done": self.steps_done}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.steps_done = state["steps_done"]
-        self.streams.restore(state["streams"])
 
     # --- What a run asks for ------------------------------------------------------------------------------------------
 

@@ -38,5 +38,5 @@ class ConcreteDropout(MaskedMethod):
         return TrainableDropout(len(self.problems), self.problems.k, options.retain_probability, True, per_weight)
 
     def masks(self, q: Dropout, n: int) -> Float[Tensor, "B n k"]:
-        u = self.streams.uniform("masks", n, q.m.shape[-1]).to(q.m.device)
+        u = self.streams.uniform("masks", n, q.m.shape[-1])
         return sigmoid((q.log_odds[:, None] + u.logit()) / self.options.temperature)

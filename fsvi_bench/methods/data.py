@@ -1,15 +1,16 @@
-"""What a step sees: rows of the likelihood and measurement sets, for B problems, by a LightningDataModule.
+"""What a step sees of B problems: rows of the likelihood and measurement sets, served by a LightningDataModule.
 
-Every problem draws from random streams of its own, on the CPU, so that what it sees depends neither on the batch that
-it is in nor on the device.
+Random numbers are functions of a problem's seed, their role, the step and their index (`maths.random`). So what a
+problem sees depends neither on its batch, nor on the device, nor on the steps before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain, count, repeat
+from itertools import count, islice, repeat
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, s
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import product_tril, square_norm
 from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.maths.random import distinct, normals, uniforms
 from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
@@ -32,61 +34,66 @@ from fsvi_bench.tasks.task import Task
 Source = Literal["mixed", "data", "box"]
 Minibatch = int | Literal["full"]
 
-#: Steps drawn at once. Never a result's business: every problem draws in the same order whatever this is, and
-#: triangular solves take right-hand sides of a whole chunk, so a run's length does not move its first steps.
+#: Steps whose rows and measurement sets are made at once, those from a multiple of it on. Triangular solves round by
+#: their number of right-hand sides and always take those of a whole chunk, so a run's length does not change its first
+#: steps.
 CHUNK = 8
 
+_CPU = torch.device("cpu")
+_AHEAD = 2**14  #: numbers that `Streams` draws at once, if one step takes fewer; results do not depend on it
 
+
+@dataclass(frozen=True)
 class Streams:
-    """Random streams of B problems, one for each seed and role. SFC64 draws normals fastest, and its normals do not
-    depend on how many are asked for at once."""
+    """Random numbers of one step for B problems, each a function of its problem's seed, its role, the step and its
+    index. Two draws of one role and shape in one step are the same numbers."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = tuple(seeds)
-        self._generators: dict[str, list[np.random.Generator]] = {}
+    seeds: tuple[int, ...]
+    step: int = 0
+    device: torch.device = _CPU
+    _blocks: dict[Any, tuple[int, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
-    def __call__(self, role: str) -> list[np.random.Generator]:
-        """One generator per problem."""
-        if role not in self._generators:
-            self._generators[role] = [
-                np.random.Generator(np.random.SFC64(derive_seed(seed, role))) for seed in self.seeds
-            ]
-        return self._generators[role]
+    def at(self, step: int, device: torch.device) -> Streams:
+        """The numbers of another step, on this device."""
+        return replace(self, step=step, device=device)
+
+    def keys(self, role: str) -> tuple[int, ...]:
+        """One key of `maths.random` for each problem."""
+        return _keys(self.seeds, role)
 
     def normal(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
         """Standard normal numbers [B, *shape]."""
-        draws = np.empty((len(self.seeds), *shape))
-        for place, generator in zip(draws, self(role), strict=True):
-            generator.standard_normal(out=place)
-        return torch.from_numpy(draws)
+        return self._drawn(normals, role, shape)
 
     def uniform(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
         """Numbers in [0, 1), [B, *shape]."""
-        return torch.from_numpy(np.stack([generator.random(shape) for generator in self(role)]))
+        return self._drawn(uniforms, role, shape)
 
-    def state(self) -> dict[str, list[dict[str, Any]]]:
-        """Where the streams stand, in plain numbers, since a checkpoint holds no NumPy array."""
-        return {role: [_plain_state(g) for g in generators] for role, generators in self._generators.items()}
+    def _drawn(self, law: Callable[..., Tensor], role: str, shape: tuple[int, ...]) -> Tensor:
+        """This step's part of a block of steps: a small draw costs its calls, not its numbers."""
+        size, place = math.prod(shape), (law, role, shape, self.device)
+        ahead = min(_AHEAD // (len(self.seeds) * size), 64)
+        if ahead < 2:
+            return law(self.keys(role), range(self.step, self.step + 1), size, self.device).reshape(-1, *shape)
+        first, block = self._blocks.get(place, (0, ()))
+        if not first <= self.step < first + len(block):
+            first, block = self.step, law(self.keys(role), range(self.step, self.step + ahead), size, self.device)
+            self._blocks[place] = first, block
+        # A copy, since whoever asked may write into it.
+        return block[self.step - first].reshape(-1, *shape).clone()
 
-    def restore(self, state: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Goes back to where `state` was taken."""
-        self._generators.clear()
-        for role, problems in state.items():
-            for generator, of_problem in zip(self(role), problems, strict=True):
-                generator.bit_generator.state = of_problem
 
-
-def _plain_state(generator: np.random.Generator) -> dict[str, Any]:
-    state = generator.bit_generator.state
-    return {**state, "state": {"state": state["state"]["state"].tolist()}}
+@lru_cache(maxsize=256)
+def _keys(seeds: tuple[int, ...], role: str) -> tuple[int, ...]:
+    return tuple(derive_seed(seed, role) for seed in seeds)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows(Stacked):
     """Rows of the likelihood in units of the noise, scaled to the whole training set.
 
-    `Phi` [B,n,k] and `y` [B,n] are times √(N/n)/σ: −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². Zero rows and columns
-    fill them up (`maths.batching`).
+    `Phi` [B,n,k] and `y` [B,n] are multiplied by √(N/n)/σ, so −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². Zero rows
+    and columns fill them up (see `maths.batching`).
     """
 
     Phi: Float[Tensor, "B n k"]
@@ -96,8 +103,7 @@ class Rows(Stacked):
 
     @staticmethod
     def whole(data: TrainingData, compress: bool = True) -> Rows:
-        """All rows, or as many as there are weights and one more, with the same inner products: the triangular factor
-        of [Φ, y]/σ."""
+        """All rows, or k + 1 rows with the same inner products: the triangular factor of [Φ, y]/σ."""
         root = data.noise_variance.sqrt()[:, None, None]
         both = torch.cat([data.Phi, data.y[..., None]], -1) / root
         if compress:
@@ -134,8 +140,8 @@ def expected_nll(q: Gaussian, rows: Rows) -> Float[Tensor, " B"]:
 
 
 class _ExpectedNLL(torch.autograd.Function):
-    """Of a full Σ, with its gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ², which is no gradient above the diagonal: half of
-    autograd's time."""
+    """The same for a full Σ, with its gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ², in half of autograd's time. The latter
+    holds on and below the diagonal."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, rows: Rows) -> Tensor:
@@ -163,10 +169,10 @@ def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows) -> Float[Tensor, "B S"]:
 
 @dataclass(frozen=True)
 class MeasurementDesign:
-    """The distribution μ of measurement sets, and how their KL divergence is taken (Burt et al. 2020, eq. 6, F.2).
+    """The distribution μ of measurement sets, and how their KL divergence is computed (Burt et al. 2020, eq. 6, F.2).
 
-    `mixed`: ⌊M/2⌋ distinct training inputs, the rest uniform in the bounding box of the training inputs; `data`, `box`:
-    all of one kind. Distinct means unequal inputs: a data set's duplicate rows count once.
+    `mixed` takes ⌊M/2⌋ distinct training inputs and draws the rest uniformly from their bounding box; `data` and `box`
+    take all M from one source. Distinct inputs differ in value: duplicate rows of a data set count once.
     """
 
     M: int
@@ -180,10 +186,10 @@ class MeasurementDesign:
         return {"mixed": self.M // 2, "data": self.M, "box": 0}[self.source]
 
     def distinct_inputs(self, data: TrainingData) -> list[NDArray[np.int64]]:
-        """For each problem, the training rows to choose from; none if no training inputs are asked for.
+        """For each problem, the training rows to choose from; an empty list if the design takes no training inputs.
 
         Raises:
-            InputError: there are fewer distinct ones than a set takes.
+            InputError: a problem has fewer distinct inputs than a set takes.
         """
         if not self.M_data:
             return []
@@ -201,12 +207,12 @@ class MeasurementDesign:
 
 
 def distinct_rows(X: Float[Tensor, "N D"]) -> NDArray[np.int64]:
-    """Numbers of the first of each group of equal rows, ascending."""
+    """Indices of the first row of each group of equal rows, in ascending order."""
     return np.sort(np.unique(X.cpu().numpy(), axis=0, return_index=True)[1])
 
 
 class MeasurementStream:
-    """Endless measurement sets for B problems.
+    """Measurement sets of B problems, one for each step.
 
     Raises:
         InputError: the design asks for more distinct training inputs than a problem has.
@@ -214,78 +220,84 @@ class MeasurementStream:
 
     def __init__(self, data: TrainingData, design: MeasurementDesign, streams: Streams) -> None:
         self.data, self.design, self.streams = data, design, streams
-        self._distinct = design.distinct_inputs(data)
+        rows = [torch.from_numpy(of_problem) for of_problem in design.distinct_inputs(data)]
+        self._sizes = [len(of_problem) for of_problem in rows]
+        # Places in Φ with its rows in one column, problem after problem.
+        shifted = [of_problem + problem * data.N for problem, of_problem in enumerate(rows)]
+        padded = torch.nn.utils.rnn.pad_sequence(shifted or [data.y.new_zeros(0).long()], batch_first=True)
+        self._places: Tensor = padded.to(data.y.device)
         self._maps = [data.feature_map[problem] for problem in range(len(data))]
         self._buffer = data.Phi.new_zeros(0)
 
-    def draw(self, sets: int) -> Float[Tensor, "sets B M k"]:
-        """Features at the next `sets` measurement sets of each problem, in memory that the next draw overwrites."""
+    def draw(self, steps: range) -> Float[Tensor, "sets B M k"]:
+        """Features at the sets of consecutive steps, in memory that the next draw overwrites."""
         data, M_data = self.data, self.design.M_data
-        shape = sets, len(data), self.design.M, filled(data.k)
+        shape = len(steps), len(data), self.design.M, filled(data.k)
         if self._buffer.shape != shape:
             self._buffer = data.Phi.new_zeros(shape)
         features = self._buffer
         if M_data:
-            for problem, rows in enumerate(self._draw_rows(sets)):
-                features[:, problem, :M_data, : data.k] = data.Phi[problem, rows.to(data.Phi.device)]
+            features[:, :, :M_data, : data.k] = data.Phi.flatten(0, 1)[self._draw_rows(steps)]
         if M_data < self.design.M:
-            for problem, Phi_box in enumerate(self._draw_box(sets)):
+            for problem, Phi_box in enumerate(self._draw_box(steps)):
                 features[:, problem, M_data:, : data.k] = Phi_box
         return features
 
-    def sets(self, count: int) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
-        """The next sets, prepared, and their features filled up; on a GPU all at once, since whether one has lost rank
-        takes a synchronisation."""
-        Phi_A, B = self.draw(count), len(self.data)
+    def sets(self, steps: range) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
+        """The sets of consecutive steps, prepared, and their features filled up.
+
+        On a GPU all are prepared at once, since to see whether one has lost rank takes a synchronisation.
+        """
+        Phi_A, B = self.draw(steps), len(self.data)
         if Phi_A.device.type == "cpu":
             yield from ((self.design.measure(one), fill(one)) for one in Phi_A)
         else:
             prepared = self.design.measure(Phi_A.flatten(0, 1))
-            for step, one in enumerate(Phi_A):
-                yield prepared.narrow(step * B, (step + 1) * B), fill(one)
+            for place, one in enumerate(Phi_A):
+                yield prepared.narrow(place * B, (place + 1) * B), fill(one)
 
-    def _draw_rows(self, sets: int) -> Iterator[Int[Tensor, "sets M_data"]]:
-        for distinct, generator in zip(self._distinct, self.streams("measurement rows"), strict=True):
-            draws = [
-                generator.choice(len(distinct), self.design.M_data, replace=False, shuffle=False) for _ in range(sets)
-            ]
-            yield torch.from_numpy(distinct[np.stack(draws)])
+    def _draw_rows(self, steps: range) -> Int[Tensor, "sets B M_data"]:
+        """Places of distinct training inputs in Φ with its rows in one column."""
+        keys, device = self.streams.keys("measurement rows"), self.data.y.device
+        drawn = distinct(keys, steps, self._sizes, self.design.M_data, device)
+        return self._places.expand(len(steps), -1, -1).gather(-1, drawn)
 
-    def _draw_box(self, sets: int) -> Iterator[Float[Tensor, "sets M_box k"]]:
-        """Features at uniform inputs, problem by problem on a CPU: LAPACK's solve would round by where one lies."""
+    def _draw_box(self, steps: range) -> Iterator[Float[Tensor, "sets M_box k"]]:
+        """Features at uniform inputs; on a CPU problem by problem, since LAPACK's solve rounds by memory alignment."""
         data = self.data
-        M_box, D = self.design.M - self.design.M_data, data.X.shape[-1]
-        unit = self.streams.uniform("measurement box", sets * M_box, D)
-        inputs = data.low[:, None] + (data.high - data.low)[:, None] * unit.to(data.low.device)
+        M_box, (B, _, D) = self.design.M - self.design.M_data, data.X.shape
+        unit = uniforms(self.streams.keys("measurement box"), steps, M_box * D, data.X.device)
+        unit = unit.view(len(steps), B, M_box, D).transpose(0, 1).flatten(1, 2)
+        inputs = data.low[:, None] + (data.high - data.low)[:, None] * unit
         if inputs.device.type == "cpu":
             features = (feature_map(x.clone()) for feature_map, x in zip(self._maps, inputs, strict=True))
         else:
             features = iter(data.feature_map(inputs))
-        yield from (one.reshape(sets, M_box, -1) for one in features)
+        yield from (one.reshape(len(steps), M_box, -1) for one in features)
 
 
-HELD_OUT_SETS = 256  #: on which a random objective is evaluated; the same for every method
+HELD_OUT_SETS = 256  #: measurement sets on which a random objective is evaluated, the same for every method
 
 
 @lru_cache(maxsize=32)  # of 16 MB, at M = 80
 def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[MeasurementSets]:
     """The first `count` frozen measurement sets of a task, prepared, in batches of up to 16."""
-    streams = Streams([derive_seed(task.sha256, "held-out measurement sets")])
+    streams = Streams((derive_seed(task.sha256, "held-out measurement sets"),))
     stream = MeasurementStream(TrainingData.of(task), design, streams)
-    sizes = [min(16, count - start) for start in range(0, count, 16)]
-    # Some q to be judged are all but singular: their covariance is not to be inverted.
-    return [design.measure(stream.draw(size)[:, 0].clone(), span=True) for size in sizes]
+    parts = [range(start, min(start + 16, count)) for start in range(0, count, 16)]
+    # Some q that are evaluated are nearly singular, so their covariance must not be inverted.
+    return [design.measure(stream.draw(part)[:, 0].clone(), span=True) for part in parts]
 
 
 class Batch(NamedTuple):
     """What one step sees of B problems."""
 
     rows: Rows
-    A: Any = None  #: MeasurementSets, of a method that has them
+    A: Any = None  #: MeasurementSets, if the method has them
     Phi_A: Any = None  #: their features [B,M,k], filled up
 
     def only(self, place: int) -> Batch:
-        """One problem's part, a batch of one: where it lies in memory must not depend on the others."""
+        """One problem's part, a batch of one, as a copy: its alignment must not depend on the others."""
         A, Phi_A = self.A, self.Phi_A
         return Batch(
             self.rows.only(place),
@@ -297,17 +309,17 @@ class Batch(NamedTuple):
 class TaskData(pl.LightningDataModule):
     """Steps for `Trainer.fit(method, datamodule)`: an epoch is the whole run, a batch one step of all problems.
 
-    `method.data()` makes the one that fits a method's options. Its state is part of Lightning's checkpoints, so that a
-    run which is taken up in the middle sees what it would have seen.
+    `method.data()` makes the one that fits a method's options. Lightning's checkpoints hold the step, so a resumed run
+    sees the same batches as an uninterrupted one.
 
     Args:
-        tasks: one or several of equal shape, or what a method may see of them.
+        tasks: one or several of equal shape, or `TrainingData`.
         seeds: one per task; rows and sets depend on nothing else.
-        steps: how many.
-        minibatch: rows of the likelihood in each step; `full` (or as many as there are): all of them.
+        steps: the number of steps.
+        minibatch: rows of the likelihood in each step; `full`, or a number of at least N, takes all of them.
         design: how measurement sets are drawn; None: there are none.
         fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones.
-        compress: with all rows, whether k + 1 rows of the same inner products may stand for them.
+        compress: whether k + 1 rows with the same inner products may replace all rows.
 
     Raises:
         InputError: the tasks' shapes differ, there is not one seed for each, `steps` or `minibatch` is less than 1, or
@@ -334,13 +346,12 @@ class TaskData(pl.LightningDataModule):
         self.minibatch, self.design, self.fixed_A, self.compress = minibatch, design, fixed_A, compress
         if design is not None and fixed_A is None:
             design.distinct_inputs(self.problems)
-        self._before_chunk = self.streams.state()
 
     def __str__(self) -> str:  # Lightning's own would iterate, and so use up a step
         return f"TaskData({len(self.problems)} problems, step {self.step} of {self.steps})"
 
     def train_dataloader(self) -> TaskData:
-        """Itself: iterating gives the steps that are left."""
+        """Itself: iterating yields the remaining steps."""
         return self
 
     def __len__(self) -> int:
@@ -348,54 +359,53 @@ class TaskData(pl.LightningDataModule):
 
     def __iter__(self) -> Iterator[Batch]:
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        batches = self.chunks(self.problems.to(device))
-        for _ in range(self.step % CHUNK):
-            next(batches)
-        while self.step < self.steps:
+        for batch in islice(self.batches(self.problems.to(device), self.step), self.steps - self.step):
             self.step += 1
-            yield next(batches)
+            yield batch
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Lightning's hook: batches are made where they are used."""
+        """Lightning's hook; batches are made on the device."""
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        # A chunk that is used up lies behind; one that is not is drawn again.
-        return {"step": self.step, "streams": self._before_chunk if self.step % CHUNK else self.streams.state()}
+        return {"step": self.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.step, self._before_chunk = state_dict["step"], state_dict["streams"]
-        self.streams.restore(self._before_chunk)
+        self.step = state_dict["step"]
 
-    def chunks(self, data: TrainingData) -> Iterator[Batch]:
-        """Batches from the present chunk's first on, without end."""
-        n = data.N if self.minibatch == "full" else min(self.minibatch, data.N)
-        rows = repeat(Rows.whole(data, self.compress)) if n == data.N else self._minibatches(data, n)
-        sets = self._sets(data)
-        while True:
-            self._before_chunk = self.streams.state()
-            for _ in range(CHUNK):
-                yield Batch(next(rows), *next(sets))
+    def batches(self, data: TrainingData, first: int = 0) -> Iterator[Batch]:
+        """Batches of the steps from `first` on, without end."""
+        rows, sets = self._rows(data), self._sets(data)
+        chunks = (range(start, start + CHUNK) for start in count(first - first % CHUNK, CHUNK))
+        every = (Batch(n, *A) for steps in chunks for n, A in zip(rows(steps), sets(steps), strict=False))
+        return islice(every, first % CHUNK, None)
 
-    def _sets(self, data: TrainingData) -> Iterator[tuple[Any, ...]]:
-        """Measurement sets with their features, drawn when a chunk's first is asked for."""
+    def _sets(self, data: TrainingData) -> Callable[[range], Iterator[tuple[Any, ...]]]:
+        """Makes the measurement sets of consecutive steps, and their features."""
         if self.design is None:
-            return repeat(())
+            return lambda steps: repeat(())
         if self.fixed_A is not None:
             Phi_A = fill_columns(self.fixed_A.to(data.y.device))
-            return repeat((self.design.measure(Phi_A, span=True), fill(Phi_A)))
-        stream = MeasurementStream(data, self.design, self.streams)
-        return chain.from_iterable(stream.sets(CHUNK) for _ in count())
+            fixed = self.design.measure(Phi_A, span=True), fill(Phi_A)
+            return lambda steps: repeat(fixed)
+        return MeasurementStream(data, self.design, self.streams).sets
 
-    def _minibatches(self, data: TrainingData, n: int) -> Iterator[Rows]:
-        """n distinct rows a step, drawn from each problem's own stream."""
+    def _rows(self, data: TrainingData) -> Callable[[range], Iterator[Rows]]:
+        """Makes the rows of consecutive steps: all of them, or a minibatch of distinct ones."""
+        n, B = data.N if self.minibatch == "full" else min(self.minibatch, data.N), len(data)
+        if n == data.N:
+            whole = Rows.whole(data, self.compress)
+            return lambda steps: repeat(whole, len(steps))
         scale = (data.N / n / data.noise_variance).sqrt()[:, None, None]
-        place, of_all = torch.arange(len(data), device=data.y.device)[:, None], constant(data)
-        while True:
-            draws = [g.choice(data.N, n, replace=False, shuffle=False) for g in self.streams("minibatch rows")]
-            index = torch.from_numpy(np.stack(draws)).to(data.y.device)
-            y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
-            yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
+        place, of_all = torch.arange(B, device=data.y.device)[:, None], constant(data)
+
+        def minibatches(steps: range) -> Iterator[Rows]:
+            keys = self.streams.keys("minibatch rows")
+            for index in distinct(keys, steps, [data.N] * B, n, data.y.device):
+                y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
+                yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
+
+        return minibatches
 
 
 def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:

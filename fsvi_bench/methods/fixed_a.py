@@ -67,7 +67,7 @@ class FixedA(FunctionalMethod):
         super().__init__(*args, **kwargs)
         data = self.problems
         if A is None:
-            Phi_A = MeasurementStream(data, self.options.design, self.streams).draw(1)[0, ..., : data.k]
+            Phi_A = MeasurementStream(data, self.options.design, self.streams).draw(range(1))[0, ..., : data.k]
         else:
             Phi_A = _features(data, torch.as_tensor(A, dtype=torch.float64))
         self.register_buffer("Phi_A", Phi_A.clone())

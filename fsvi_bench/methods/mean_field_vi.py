@@ -32,7 +32,7 @@ class MeanFieldVI(WeightSpaceMethod):
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         if not self.training:
             return super().loss(q, batch)
-        noise = self.streams.normal("weight samples", self.options.S, q.mean.shape[-1]).to(q.mean.device)
+        noise = self.streams.normal("weight samples", self.options.S, q.mean.shape[-1])
         return sampled_nll(q.draws(noise), batch.rows).mean(-1) + weight_kl(q)
 
     def cost(self) -> dict[str, int]:

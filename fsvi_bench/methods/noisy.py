@@ -75,11 +75,11 @@ class NoisyMethod(Method):
             return exact_nll(centre, spread, batch.rows)
         if estimator == "local":
             draws = self.streams.normal("function noise", batch.rows.y.shape[1])
-            return local_nll(centre, spread, batch.rows, draws.to(centre.device))
+            return local_nll(centre, spread, batch.rows, draws)
         n = batch.rows.y.shape[1] if estimator == "per-point" else 1
         if weights is not None:
             return weights_nll(weights(n), batch.rows)
-        e = self.streams.normal("weight noise", n, centre.shape[-1]).to(centre.device)
+        e = self.streams.normal("weight noise", n, centre.shape[-1])
         return weights_nll(centre[:, None] + spread[:, None] * e, batch.rows)
 
 

@@ -92,7 +92,7 @@ class Ssge(FunctionalMethod):
         return spectral_stein_score(samples, queries, share=options.eigen_share, bandwidth=bandwidth)
 
     def _normal(self, role: str, width: int) -> Float[Tensor, "B S width"]:
-        return self.streams.normal(role, self.options.S, width).to(self.device)
+        return self.streams.normal(role, self.options.S, width)
 
     def cost(self) -> dict[str, int]:
         return {**super().cost(), "function_samples": self.options.S}

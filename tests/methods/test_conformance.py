@@ -137,7 +137,7 @@ def test_it_starts_at_the_prior(row, settings):
 @variants
 def test_another_seed_gives_other_numbers_where_they_matter(row, settings):
     data = TrainingData.of(toys()[:2])
-    first, other = (trained(row, settings, data, seed=seed, steps=5)[0] for seed in (0, 1))
+    first, other = (trained(row, settings, data, seed=seed, steps=5)[0] for seed in (2, 3))
     # With all training rows and an A that sees every weight, the objective is that of weight space, whatever A is.
     alike = row.closed_form or ("S" not in settings and settings.get("M") == SEES_ALL)
     alike |= (settings.get("estimator"), settings.get("minibatch")) == ("exact", "full")

@@ -6,6 +6,7 @@ import torch
 
 from fsvi_bench.maths.batching import LINE, filled
 from fsvi_bench.maths.functional_kl import functional_kl, measure
+from fsvi_bench.maths.random import distinct
 from fsvi_bench.methods.data import Rows, Streams, TaskData, expected_nll, fill_columns
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 from tests.maths.draws import close, draw, eye, f64, ones, zeros
@@ -21,9 +22,9 @@ def draw_q(seed, k=K):
 
 
 def chosen_rows(n, N, seed, step):
-    """Rows of a minibatch, drawn again from the stream's seed."""
-    (generator,) = Streams([seed])("minibatch rows")
-    return [generator.choice(N, n, replace=False, shuffle=False) for _ in range(step + 1)][step]
+    """Rows of a minibatch, drawn again from the seed."""
+    keys = Streams((seed,)).keys("minibatch rows")
+    return distinct(keys, range(step, step + 1), [N], n, torch.device("cpu"))[0, 0].numpy()
 
 
 def minibatches(problems, n, seeds, steps, **options):

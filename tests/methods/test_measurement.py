@@ -1,11 +1,14 @@
 """How measurement sets are drawn: which inputs, from whose stream, and that nobody else has a say in it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import Span, measure
+from fsvi_bench.maths.random import distinct
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
@@ -24,17 +27,11 @@ def with_duplicates(B=2, N=30, D=4, distinct=12, seed=0):
 
 
 def draw(problems, sets, seeds, *design, **options):
-    return stream_of(problems, MeasurementDesign(*design, **options), seeds).draw(sets).clone()
+    return stream_of(problems, MeasurementDesign(*design, **options), seeds).draw(range(sets)).clone()
 
 
 def stream_of(problems, design, seeds):
-    return MeasurementStream(problems, design, Streams(seeds))
-
-
-def stream_generator(seed, role):
-    """A problem's own stream for one purpose."""
-    (generator,) = Streams([seed])(role)
-    return generator
+    return MeasurementStream(problems, design, Streams(tuple(seeds)))
 
 
 def rows_of(tensor):
@@ -97,10 +94,10 @@ def test_features_are_the_feature_map_at_the_inputs():
     assert features.shape == (sets, 3, M, 12)
     assert not features[..., 10:].any()
     for b, seed in enumerate((11, 12, 13)):
-        generator = stream_generator(seed, "measurement rows")
-        rows = np.stack([generator.choice(30, 3, replace=False, shuffle=False) for _ in range(sets)])
-        assert torch.equal(features[:, b, :3, :10], problems.Phi[b, torch.from_numpy(rows)])
-        unit = torch.from_numpy(stream_generator(seed, "measurement box").random((sets, 4, 2)))
+        streams = Streams((seed,))
+        rows = distinct(streams.keys("measurement rows"), range(sets), [30], 3, torch.device("cpu"))[:, 0]
+        assert torch.equal(features[:, b, :3, :10], problems.Phi[b, rows])
+        unit = torch.cat([streams.at(t, streams.device).uniform("measurement box", 4, 2) for t in range(sets)])
         inputs = problems.low[b] + (problems.high[b] - problems.low[b]) * unit
         for t in range(sets):  # each set by itself: a triangular solve of another width rounds differently
             expected = problems.feature_map[b](inputs[t])
@@ -114,11 +111,11 @@ def test_features_are_the_feature_map_at_the_inputs():
 def test_sets_do_not_depend_on_how_many_are_drawn_at_a_time(source):
     """With features that round nothing, the 16 sets are the same ones however they are asked for."""
     problems, design = transparent(with_duplicates()), MeasurementDesign(6, source)
-    whole = stream_of(problems, design, [1, 2]).draw(16).clone()
-    for sizes in ((8, 8), (1, 15), (5, 5, 6)):
+    whole = stream_of(problems, design, [1, 2]).draw(range(16)).clone()
+    for ends in ((0, 8, 16), (0, 1, 16), (0, 5, 10, 16)):
         stream = stream_of(problems, design, [1, 2])
-        parts = [stream.draw(size).clone() for size in sizes]
-        assert torch.equal(torch.cat(parts), whole)
+        parts = [stream.draw(range(*steps)).clone() for steps in reversed(list(pairwise(ends)))]
+        assert torch.equal(torch.cat(parts[::-1]), whole)
 
 
 def test_the_design_says_how_the_kl_is_taken():
@@ -146,12 +143,25 @@ def test_training_inputs_and_box_have_streams_of_their_own():
 
 
 def test_a_stream_depends_on_its_seed_and_its_role():
-    draws = [
-        stream_generator(seed, role).random() for seed in (1, 2) for role in ("measurement rows", "minibatch rows")
-    ]
+    streams, roles = Streams((1, 2)), ("measurement rows", "minibatch rows")
+    draws = [float(u) for role in roles for u in streams.uniform(role, 1)]
     assert len(set(draws)) == 4
-    expected = np.random.Generator(np.random.SFC64(derive_seed(1, "measurement rows"))).random()
-    assert draws[0] == expected
+    bits = np.random.Philox(key=derive_seed(1, "measurement rows"), counter=[0, 7, 0, 0])
+    assert float(streams.at(7, streams.device).uniform(roles[0], 1)[0]) == np.random.Generator(bits).random()
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 7), (300, 100)])
+def test_numbers_drawn_ahead_are_those_of_their_step(shape):
+    """A small draw is made for many steps at once, a large one for its own; asked for in any order, they are alike."""
+    streams = Streams((4, 5))
+    for law in ("normal", "uniform"):
+        alone = [getattr(Streams((4, 5), step), law)("purpose", *shape) for step in range(70)]
+        assert len({float(numbers.sum()) for numbers in alone}) == 70
+        for step in (0, 1, 69, 3, 2, 64, 63):
+            got = getattr(streams.at(step, streams.device), law)("purpose", *shape)
+            assert got.shape == (2, *shape)
+            assert torch.equal(got, alone[step])
+            got.zero_()  # whoever asked may write into it
 
 
 # --- TrainingData -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ expectation, without error. Estimators are given these points in place of their 
 import pytest
 import torch
 
-from fsvi_bench.methods.data import Batch, Rows
+from fsvi_bench.methods.data import Batch, Rows, Streams
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions, weights_nll
 from tests.maths.draws import close, eye, zeros
 from tests.methods.synthetic import synthetic
@@ -62,7 +62,7 @@ def test_every_estimator_has_the_exact_value_and_gradient_for_its_mean(estimator
     points = torch.tensor([[1.0], [-1.0]]).double() if estimator == "local" else sigma_points(K)
     losses = []
     for each in points:
-        monkeypatch.setattr(method.streams, "normal", lambda role, *shape, each=each: each.expand(1, *shape))
+        monkeypatch.setattr(Streams, "normal", lambda self, role, *shape, each=each: each.expand(1, *shape))
         losses.append(method.expected_nll(*leaves, batch))
     mean, expected = torch.stack(losses).mean(), expected_error(problems, *leaves).sum()
     close(mean.detach(), expected.detach(), rtol=1e-12)
@@ -75,7 +75,7 @@ def test_the_sampled_elbo_is_the_exact_one_for_its_mean(name, monkeypatch):
     method = method_on(name, synthetic(1, N=31), "ffg", {"S": 2 * K, "minibatch": "full"})
     place(method.q, *random_q("ffg", K))
     batch = first_batch(method)
-    monkeypatch.setattr(method.streams, "normal", lambda role, *shape: sigma_points(K)[None])
+    monkeypatch.setattr(Streams, "normal", lambda self, role, *shape: sigma_points(K)[None])
     sampled = method.loss(method.q(), batch)
     exact = method.eval().loss(method.q(), batch)
     close(sampled.detach(), exact.detach(), rtol=1e-12)

@@ -28,8 +28,8 @@ families = pytest.mark.parametrize("family", ["full", "ffg"])
 
 
 def drawn_sets(data, M, seeds, sets=8):
-    stream = MeasurementStream(data, MeasurementDesign(M), Streams(seeds))
-    return stream.draw(sets)[..., : data.k].clone()
+    stream = MeasurementStream(data, MeasurementDesign(M), Streams(tuple(seeds)))
+    return stream.draw(range(sets))[..., : data.k].clone()
 
 
 @families

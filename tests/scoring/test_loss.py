@@ -94,7 +94,7 @@ def test_rand_a_is_the_mean_over_the_first_held_out_sets(grid, family, jitter):
     assert TRACED_SETS < HELD_OUT_SETS
     design, q = MeasurementDesign(6, kl_jitter=jitter), random_q(family, 8)
     seed = derive_seed(grid.frozen.sha256, "held-out measurement sets")
-    sets = MeasurementStream(TrainingData.of([grid]), design, Streams([seed])).draw(HELD_OUT_SETS)[
+    sets = MeasurementStream(TrainingData.of([grid]), design, Streams((seed,))).draw(range(HELD_OUT_SETS))[
         :TRACED_SETS, 0, :, :8
     ]
     by_hand = negative_log_likelihood(q, grid) + 2.0 * np.mean([kl_at(q, Phi_A, jitter) for Phi_A in sets])

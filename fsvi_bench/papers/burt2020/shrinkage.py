@@ -120,16 +120,14 @@ def kl_of_variance(v: float) -> float:
     return math.inf if v <= 0 else 0.5 * (v - 1 - math.log(v))
 
 
-def descend(
-    marginal: Marginal, generator: np.random.Generator, eigen_share: float, steps: Sequence[int]
-) -> list[float]:
+def descend(marginal: Marginal, streams: Streams, eigen_share: float, steps: Sequence[int]) -> list[float]:
     """KL(q‖P) after so many steps from q = P, P's score exact and q's estimated from fresh samples at every step.
 
     With the true score nothing would move.
     """
     v, found = torch.ones_like(marginal.s), []
     for step in range(1, steps[-1] + 1):
-        z = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W)))) @ marginal.W
+        z = streams.at(step, streams.device).normal("descent", FBNN_SAMPLES, len(marginal.W))[0] @ marginal.W
         s = marginal.s * v.sqrt()
         _, slopes = regress(spectral_stein_score(z * s, share=eigen_share) * s, z, s)
         v = v * (slopes - v).exp()
@@ -161,8 +159,9 @@ def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marg
 
 def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
     """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
-    streams = Streams([derive_seed("burt2020-shrinkage", problem.sha256, seed)])
-    return MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams).draw(1)[0, 0, :, : problem.k]
+    streams = Streams((derive_seed("burt2020-shrinkage", problem.sha256, seed),))
+    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams)
+    return stream.draw(range(1))[0, 0, :, : problem.k]
 
 
 def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> Frames:
@@ -173,15 +172,14 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
         common = min(len(marginal.s) for marginal in of_seeds)
         for seed, marginal in enumerate(of_seeds):
             own: dict[str, Any] = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
-            streams = Streams([derive_seed("burt2020-shrinkage", name, seed)])
-            (samples,), (steps,) = streams("function samples"), streams("descent")
-            w = torch.from_numpy(samples.standard_normal((settings.S[-1], len(marginal.W))))
+            streams = Streams((derive_seed("burt2020-shrinkage", name, seed),))
+            (w,) = streams.normal("function samples", settings.S[-1], len(marginal.W))
             for S in settings.S:
                 found, by_direction = shrinkage(marginal, w[:S], settings.eigen_share)
                 runs.append({**own, "S": S, **found})
                 if S == FBNN_SAMPLES:
                     directions.append(by_direction.head(common).assign(**own))
-            kls = descend(marginal, steps, settings.eigen_share, settings.steps)
+            kls = descend(marginal, streams, settings.eigen_share, settings.steps)
             descent.append(pd.DataFrame({"steps": settings.steps, "kl": kls}).assign(**own))
     return {"runs": pd.DataFrame(runs), "directions": pd.concat(directions), "descent": pd.concat(descent)}
 

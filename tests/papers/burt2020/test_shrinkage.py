@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fsvi_bench.maths.functional_kl import measure
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.methods import ssge
-from fsvi_bench.methods.data import Batch, Rows
+from fsvi_bench.methods.data import Batch, Rows, Streams
 from fsvi_bench.papers.burt2020.shrinkage import (
     CONTROL,
     Marginal,
@@ -117,17 +117,17 @@ def test_descent_follows_the_methods_own_gradient():
     k, M = 6, 9
     Phi_A = normals(11, M, k)
     marginal = Marginal.of(Phi_A)
-    (method, batch), rng = of_method(Phi_A, 100), np.random.default_rng(5)
+    (method, batch), streams = of_method(Phi_A, 100), Streams((5,))
     W, log_v, expected = marginal.W, torch.zeros(k, dtype=torch.float64), []
-    for _ in range(2):
-        z = torch.from_numpy(rng.standard_normal((100, k))) @ W
+    for step in (1, 2):
+        z = Streams((5,), step).normal("descent", 100, k)[0] @ W
         scaled = z * (0.5 * log_v).exp()
         gradient = method.stein_gradient((scaled @ W.mT)[None], batch)[0] @ W
         log_v = log_v - (scaled * gradient).sum(0) / z.square().sum(0)
         expected.append(0.5 * float((log_v.exp() - 1 - log_v).sum()))
-    found = descend(marginal, np.random.default_rng(5), 0.99, (1, 2))
+    found = descend(marginal, streams, 0.99, (1, 2))
     assert found == pytest.approx(expected, rel=1e-8)
-    assert descend(marginal, np.random.default_rng(5), 0.99, (2,)) == found[1:]
+    assert descend(marginal, streams, 0.99, (2,)) == found[1:]
 
 
 # --- The experiment ---------------------------------------------------------------------------------------------------
