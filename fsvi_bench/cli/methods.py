@@ -43,12 +43,13 @@ def methods_check(options: MethodsCheck) -> int:
     gpu = choose_device(options.device) == "cuda"
     use_one_thread()
     report = check_method(subjects(options.method, options.families, changes, gpu=gpu))
-    return show_report(report, options.as_json)
+    return show_report("method", report, options.as_json)
 
 
-def show_report(report: Report, as_json: bool) -> int:
-    """Prints what checks found; the exit status."""
-    document = {**asdict(report), "ok": report.ok, "verdict": report.verdict}
+def show_report(kind: str, report: Report, as_json: bool) -> int:
+    """Prints what checks found of a method or an objective, and returns the exit status."""
+    findings = [asdict(finding) for finding in report.findings]
+    document = {kind: report.name, "findings": findings, "ok": report.ok, "verdict": report.verdict}
     show(as_json, document, lambda: _report_table(report))
     if not as_json:
         stdout.print(report.verdict, style="green" if report.ok else "red")

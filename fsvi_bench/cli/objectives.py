@@ -12,4 +12,5 @@ from fsvi_bench.threads import use_one_thread
 def objectives_check(options: ObjectivesCheck) -> int:
     function = load_function(options.function)
     use_one_thread()
-    return show_report(check_objective(function, options.divergence, options.function), options.as_json)
+    report = check_objective(function, options.divergence, options.function)
+    return show_report("objective", report, options.as_json)

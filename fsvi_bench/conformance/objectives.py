@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.conformance.report import Failed, Finding, NotApplicable, Report, outcome
+from fsvi_bench.errors import unknown_name
 from fsvi_bench.maths.gaussian import gaussian_kl, gaussian_kl_standard_normal, gaussian_w2
 from fsvi_bench.maths.linalg import identity, tril_of_gram
 from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
@@ -29,7 +30,7 @@ from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 Divergence = Literal["kl", "w2"]
 ObjectiveFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-#: Relative to max(1, value). Random sets here have singular values above 0.1, so jitter up to 1e-8 stays within it.
+#: Relative to max(1, value). Sets here have singular values of at least 0.5, so jitter of up to 1e-8 stays within it.
 TOLERANCE = 1e-6
 ZERO = 1e-6  #: nats, and its gradient: rounding under a square root reaches 1e-8
 GRADIENT = 1e-5  #: relative error of central differences with steps of 1e-5
@@ -60,7 +61,7 @@ def case(k: int, M: int, seed: int = 0, spread: float = 1.0) -> Case:
 
     tril = 0.5 * normal(B, k, k).tril(-1) + torch.diag_embed((spread * normal(B, k)).exp())
     left, values, right = torch.linalg.svd(normal(B, M, k), full_matrices=False)
-    return Case(normal(B, k), tril, left * values.clamp(min=0.1)[:, None] @ right)
+    return Case(normal(B, k), tril, left * values.clamp(min=0.5)[:, None] @ right)
 
 
 def cases() -> Iterator[Case]:
@@ -272,8 +273,14 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
 
     Args:
         divergence: what it claims to be: `kl`, or `w2` for the squared 2-Wasserstein distance.
+
+    Raises:
+        InputError: there is no such divergence.
     """
-    objective, findings, file = Objective(function, divergence), list[Finding](), inspect.getfile(function)
+    if divergence not in _KNOWN:
+        raise unknown_name("divergence", str(divergence), _KNOWN)
+    objective, findings = Objective(function, divergence), list[Finding]()
+    file = inspect.getfile(function) if inspect.isfunction(function) else ""
     for check, body in OBJECTIVE_CHECKS.items():
         status, message = outcome(partial(body, objective), file)
         findings.append(Finding(check, status, message))
