@@ -92,7 +92,7 @@ class Objective:
             got = f"{list(values.shape)}, {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise Failed(
                 f"it returns {got} for {len(at.mean)} problems, expected a float64 tensor [{len(at.mean)}]; return one "
-                "number per problem, not their mean or sum"
+                "float64 number per problem, not their mean or sum"
             )
         if not values.isfinite().all():
             raise Failed(f"it is {_first(values, ~values.isfinite())} at {at}, expected a finite number")
