@@ -87,7 +87,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
 
 def judged(**frames: pd.DataFrame) -> Frames:
     """The frames, and those that claims and tables need besides."""
-    estimates, contexts, spectra = frames["estimates"], frames["contexts"], frames["spectra"]
+    bands, estimates = frames["bands"], frames["estimates"]
+    contexts, spectra = frames["contexts"], frames["spectra"]
     place = ["dataset", "S", "seed"]
     spectral = estimates[estimates["estimator"] == "ssge"].set_index(place)[["slope", "error"]]
     against = estimates.join(spectral, on=place, rsuffix="_ssge")
@@ -102,11 +103,7 @@ def judged(**frames: pd.DataFrame) -> Frames:
     runs = frames["chains"].groupby(["dataset", "split", "share"], sort=False)
     return {
         **frames,
-        "shown": frames["bands"]
-        .drop(columns=["x", "mean", "sd", "low", "high"])
-        .groupby("method", sort=False)
-        .first()
-        .reset_index(),
+        "shown": bands[bands["method"] != "exact"].groupby("method", sort=False).first().reset_index(),
         "exact spectra": (exact.max() / exact.min()).rename("ratio").reset_index(),
         "full contexts": contexts[contexts["full"]],
         "other contexts": contexts[~contexts["full"] & (contexts["truncation"] == "none")],
