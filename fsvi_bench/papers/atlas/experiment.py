@@ -90,8 +90,8 @@ def judged(**frames: pd.DataFrame) -> Frames:
     bands, estimates = frames["bands"], frames["estimates"]
     contexts, spectra = frames["contexts"], frames["spectra"]
     place = ["dataset", "S", "seed"]
-    spectral = estimates[estimates["estimator"] == "ssge"].set_index(place)[["slope", "error"]]
-    against = estimates.join(spectral, on=place, rsuffix="_ssge")
+    spectral = estimates[estimates["estimator"] == "ssge"].set_index(place)[["slope", "error"]].add_suffix("_ssge")
+    against = estimates.join(spectral, on=place)
     others = against[against["estimator"] != "ssge"]
     exact = spectra[spectra["method"] == "exact"].groupby("dataset", sort=False)["variance"]
     means = estimates.groupby(["dataset", "S", "estimator"], sort=False)
