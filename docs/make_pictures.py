@@ -239,7 +239,7 @@ def published() -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return ["burt2020", "ksw2015", "gal2016", "hron2018", "validation"].index(name.partition("-")[0]), name
+    return ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "validation"].index(name.partition("-")[0]), name
 
 
 def _command(name: str) -> str:

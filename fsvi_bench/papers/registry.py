@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from fsvi_bench.errors import unknown_name
+from fsvi_bench.papers.atlas import experiment as atlas
 from fsvi_bench.papers.burt2020 import roots, scores, shrinkage, toy
 from fsvi_bench.papers.burt2020.study.reproduction import Study
 from fsvi_bench.papers.burt2020.theory import experiment as theory
@@ -38,6 +39,7 @@ _MODULES: dict[str, ModuleType] = {
     "hron2018-fig5": fig5,
     "gal2016-elbo": elbo,
     "gal2016-uncertainty": uncertainty,
+    "atlas": atlas,
     "validation": validation,
 }
 REPRODUCTIONS: dict[str, Reproduction[Any]] = {each.name: each for each in _OF_CELLS} | {

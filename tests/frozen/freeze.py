@@ -41,8 +41,8 @@ FIELDS = (
 
 #: At their quick scale. Those that train networks run in `tests/papers` alone: rounding makes other networks.
 REPRODUCTIONS = (
-    "burt2020-fig1", "burt2020-roots", "burt2020-shrinkage", "burt2020-theory", "gal2016-6.3", "hron2018-fig1-3",
-    "hron2018-fig5", "hron2018-limits", "hron2018-moments", "ksw2015-fig2", "validation",
+    "atlas", "burt2020-fig1", "burt2020-roots", "burt2020-shrinkage", "burt2020-theory", "gal2016-6.3",
+    "hron2018-fig1-3", "hron2018-fig5", "hron2018-limits", "hron2018-moments", "ksw2015-fig2", "validation",
 )  # fmt: skip
 CLAIM = ("side", "threshold", "value", "low", "high", "holds")
 LINES = {"runs": 3, "reproductions": 2}  #: levels of a file that are written line by line

@@ -21,6 +21,10 @@ CONCRETE = {"temperature": 0.1, "start_rate": 0.1, "lr_of_rates": 0.01}
 TRAINING = {"minibatch": 300, "averaging": 0.5}
 #: What takes the place of the quick scale.
 TINY = {
+    "atlas": {
+        "splits": 1, "seeds": 2, "chains": {"datasets": {"toy": 2}, "shares": [0.9], "chains": 20, "rounds": 0.01},
+        "scores": {"M": 10, "S": [25, 100], "seeds": 2},
+    },
     "burt2020-roots": {"permutations": 2},
     "burt2020-shrinkage": {"datasets": ["diabetes"], "M": 20, "S": [25, 100], "seeds": 2, "steps": [1, 2]},
     "burt2020-theory": {

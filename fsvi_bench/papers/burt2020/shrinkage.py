@@ -34,11 +34,9 @@ from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Stream
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Rising
+from fsvi_bench.papers.problems import load_problem
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.build import build_task
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench.tasks.task import Task
 
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
 CONTROL = "standard normal"
@@ -139,10 +137,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Results for the prior and the exact posterior of each data set, and for the standard normal."""
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
-        certified = find_task(dataset, settings.split) or build_task(
-            load_card(dataset), settings.split, laboratory.data_dir
-        )
-        marginals |= function_marginals(bind_task(certified.task, laboratory.data_dir), settings)
+        problem = load_problem(dataset, settings.split, laboratory.data_dir)
+        marginals |= function_marginals(problem, settings)
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
     return judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings))
 
