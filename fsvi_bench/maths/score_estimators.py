@@ -8,6 +8,8 @@ Ls = mean_m 𝒦(·, x_m) s(x_m), ζ = mean_m div_m 𝒦(x_m, ·). At the S samp
   curl-free kernel 𝒦 = −∇∇ᵀψ(x − y), whose fields are gradients;
 * `nu_score` (Zhou et al., example C.4): t = ⌊1/√λ⌋ + 1 steps of the ν-method with the same kernel, ν = 1.
 
+`gaussian_score` uses that the samples are Gaussian, and has no kernel.
+
 ψ is the inverse multiquadric (1 + ‖·‖²/h²)^(−1/2) of Zhou et al., h the median distance. Unlike in their code, samples
 are divided by h first: λ then means the same at every scale, and ‖L‖ ≤ 1, without which the ν-method diverges.
 """
@@ -80,6 +82,23 @@ def nu_score(
             moved = score + momentum * (score - before) - step * (h + kernel @ score / S)
             score, before = moved, score
         return kernel.scaled_back(score)[None]
+
+    return one_by_one(alone, samples)
+
+
+def gaussian_score(samples: Float[Tensor, "B S d"], rank_tolerance: float) -> Float[Tensor, "B S d"]:
+    """−Ŝ⁺(f − f̄), the score of the Gaussian of greatest likelihood; NaN for a set of samples that is not finite.
+
+    On the samples it satisfies Stein's identity, mean score(f)(f − f̄)ᵀ = −I, without error. Singular values of f − f̄ up
+    to `rank_tolerance` times the largest count as 0.
+    """
+
+    def alone(samples: Float[Tensor, "1 S d"]) -> Float[Tensor, "1 S d"]:
+        centred = samples - samples.mean(-2, keepdim=True)
+        finite = centred.isfinite().all()
+        left, s, right = torch.linalg.svd(torch.where(finite, centred, 0.0), full_matrices=False)
+        inverse = torch.where(s > rank_tolerance * s[:, :1], s.reciprocal(), 0.0)
+        return torch.where(finite, -samples.shape[-2] * (left * inverse[:, None]) @ right, torch.nan)
 
     return one_by_one(alone, samples)
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
-from fsvi_bench.maths.linalg import inverse_tril
-from fsvi_bench.maths.score_estimators import kef_score, nu_score, stein_score
+from fsvi_bench.maths.score_estimators import gaussian_score, kef_score, nu_score, stein_score
 from fsvi_bench.maths.ssge import spectral_stein_score
 from fsvi_bench.methods.base import PositiveShare
 from fsvi_bench.methods.data import Batch, MeasurementDesign, expected_nll
@@ -53,8 +52,9 @@ class Ssge(FunctionalMethod):
         does: it adds its square to `kl_jitter`.
 
         `score_estimator` is of q's score: SSGE, the Stein gradient estimator (Li and Turner 2018), the kernel
-        exponential family's, the ν-method (Zhou, Shi and Zhu 2020), or the score itself of q's Gaussian marginal.
-        `regularisation` is λ of the middle three, relative to the bandwidth; `published`: 1e-3, 1e-4 and 1e-5.
+        exponential family's, the ν-method (Zhou, Shi and Zhu 2020), or that of a Gaussian fitted to the samples, which
+        must be more than M. `regularisation` is λ of the middle three, relative to the bandwidth; `published`: 1e-3,
+        1e-4 and 1e-5.
         """
 
         S: Annotated[int, Field(ge=2)] = 100
@@ -66,11 +66,11 @@ class Ssge(FunctionalMethod):
         injected_noise: NonNegativeFloat = 0.0
 
         @model_validator(mode="after")
-        def _agree(self) -> Self:
-            if self.score_estimator == "gaussian-oracle" and self.prior_score != "exact":
+        def _enough_samples(self) -> Self:
+            if self.score_estimator == "gaussian-oracle" and self.S <= self.M:
                 raise ValueError(
-                    f"score_estimator=gaussian-oracle estimates nothing, and prior_score={self.prior_score} would; "
-                    "leave prior_score=exact, or choose another estimator"
+                    f"score_estimator=gaussian-oracle fits a Gaussian at M={self.M} inputs to S={self.S} samples; "
+                    f"set S to {self.M + 1} or more"
                 )
             return self
 
@@ -84,9 +84,7 @@ class Ssge(FunctionalMethod):
             return self.closed_form(q, batch)
         w = q.draws(self._normal("function samples", q.mean.shape[-1]))
         # A surrogate whose gradient is the estimate: Σ_s (score_q − score_p)ᵀ Φ_A w_s / S, the scores held constant.
-        oracle = self.options.score_estimator == "gaussian-oracle"
-        gradient = exact_gradient(w.detach(), batch, q) if oracle else self.stein_gradient(w.detach(), batch)
-        surrogate = (gradient * w).sum((-2, -1)) / self.options.S
+        surrogate = (self.stein_gradient(w.detach(), batch) * w).sum((-2, -1)) / self.options.S
         return expected_nll(q, batch.rows) + self.kl_weight * surrogate
 
     def closed_form(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
@@ -126,10 +124,14 @@ class Ssge(FunctionalMethod):
         options = self.options
         if options.score_estimator == "ssge":
             return self._spectral(samples)
-        estimator = REGULARISED[options.score_estimator]
-        regularisation = estimator.published if options.regularisation == "published" else options.regularisation
         # Without the columns that fill up the measurement set, which would count as dimensions.
-        score = estimator.score(samples[..., : options.M], regularisation, self._bandwidth)
+        values = samples[..., : options.M]
+        if options.score_estimator == "gaussian-oracle":
+            score = gaussian_score(values, options.rank_tolerance)
+        else:
+            estimator = REGULARISED[options.score_estimator]
+            regularisation = estimator.published if options.regularisation == "published" else options.regularisation
+            score = estimator.score(values, regularisation, self._bandwidth)
         return pad(score, (0, samples.shape[-1] - score.shape[-1]))
 
     def _spectral(self, samples: Float[Tensor, "B S m"], queries: Tensor | None = None) -> Float[Tensor, "B S m"]:
@@ -144,12 +146,3 @@ class Ssge(FunctionalMethod):
 
     def cost(self) -> dict[str, int]:
         return {**super().cost(), "function_samples": self.options.S}
-
-
-@torch.no_grad()
-def exact_gradient(w: Float[Tensor, "B S k"], batch: Batch, q: Gaussian) -> Float[Tensor, "B S k"]:
-    """What `stein_gradient` estimates, with the scores of N(Φ_Aμ, Φ_AΣΦ_Aᵀ + noise) and N(0, Φ_AΦ_Aᵀ + noise), its mean
-    over the noise: Pw − seen(w − μ), P = Φ_Aᵀ(Φ_AΦ_Aᵀ + noise)⁺Φ_A and seen = Φ_Aᵀ(Φ_AΣΦ_Aᵀ + noise)⁺Φ_A."""
-    inverse = inverse_tril(q.root) if q.root.ndim == 3 else torch.diag_embed(q.root.reciprocal())
-    difference = batch.A.precision_gradient(inverse.mT @ inverse)  # P − seen
-    return batch.A.project(q.mean)[:, None] + (w - q.mean[:, None]) @ difference

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.special import eval_jacobi
 
-from fsvi_bench.maths.score_estimators import kef_score, nu_score, nu_steps, stein_score
+from fsvi_bench.maths.score_estimators import gaussian_score, kef_score, nu_score, nu_steps, stein_score
 from tests.maths.draws import close, eye, f64, normal
 
 ESTIMATORS = pytest.mark.parametrize(
@@ -97,6 +98,21 @@ def test_each_solves_its_system(S, d, bandwidth, regularisation):
 
 def test_the_number_of_steps_stands_for_one_over_its_square():
     assert [nu_steps(each) for each in (2.0, 0.3, 1e-2, 1e-5)] == [1, 2, 11, 317]
+
+
+@pytest.mark.parametrize(("S", "d", "rank"), [(9, 3, 3), (9, 3, 2), (4, 6, 3)])
+def test_a_gaussian_is_fitted_by_maximum_likelihood(S, d, rank):
+    """On the subspace that the samples span; there mean score(f)(f − f̄)ᵀ = −I."""
+    samples = normal(5, 2, S, rank) @ normal(6, 2, rank, d) + 3.0
+    for one, score in zip(samples, gaussian_score(samples, 1e-10), strict=True):
+        centred, covariance = one - one.mean(0), np.cov(one.numpy().T, ddof=0)
+        precision = torch.from_numpy(np.linalg.pinv(covariance, rcond=1e-10, hermitian=True))
+        close(score, -centred @ precision, rtol=1e-8, atol=1e-8)
+        close(-score.T @ centred / S, precision @ torch.from_numpy(covariance), atol=1e-10)
+    samples[0, 0, 0] = math.nan
+    score = gaussian_score(samples, 1e-10)
+    assert score[0].isnan().all()
+    assert torch.equal(score[1], gaussian_score(samples[1:], 1e-10)[0])
 
 
 # --- What they estimate -------------------------------------------------------------------------------------------------

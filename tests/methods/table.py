@@ -69,8 +69,8 @@ BY_SAMPLES = (
     {"M": 13, "minibatch": 7, "S": 9, "score_estimator": "stein", "kl_jitter": 1e-4},
     {"M": 10, "minibatch": "full", "S": 8, "score_estimator": "kef", "regularisation": 1e-2, "prior_score": "ssge"},
     {"M": 10, "minibatch": 7, "S": 9, "score_estimator": "nu", "regularisation": 1e-2, "bandwidth": 2.0},
-    {"M": 15, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle", "injected_noise": 0.01},
-    {"M": SEES_ALL, "minibatch": 7, "S": 9, "score_estimator": "gaussian-oracle"},
+    {"M": 15, "minibatch": 7, "S": 16, "score_estimator": "gaussian-oracle", "injected_noise": 0.01},
+    {"M": SEES_ALL, "minibatch": 7, "S": 50, "score_estimator": "gaussian-oracle", "prior_score": "ssge"},
 )
 BY_FORMULA = ({}, {"retain_probability": 1.0, "l": 2.0}, {"optimise": "shared"}, {"optimise": "per-weight"})
 BY_NOISE = (

@@ -113,8 +113,8 @@ def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
         ),
         (
             "ssge",
-            {"score_estimator": "gaussian-oracle", "prior_score": "ssge"},
-            "score_estimator=gaussian-oracle estimates nothing, and prior_score=ssge would; leave prior_score=exact",
+            {"score_estimator": "gaussian-oracle", "M": 20, "S": 20},
+            "score_estimator=gaussian-oracle fits a Gaussian at M=20 inputs to S=20 samples; set S to 21 or more",
         ),
         ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs requires minibatch=full"),
         ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs requires minibatch=full and averaging=0"),

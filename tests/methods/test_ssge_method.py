@@ -8,7 +8,6 @@ from fsvi_bench.maths.functional_kl import functional_kl
 from fsvi_bench.maths.score_estimators import kef_score
 from fsvi_bench.methods.data import MeasurementDesign, expected_nll
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.ssge import exact_gradient
 from fsvi_bench.posteriors.base import unstack
 from tests.maths.draws import close, normal
 from tests.methods.table import (
@@ -97,24 +96,25 @@ def test_settings_at_their_ends_run_and_stay_finite(settings, family):
 
 
 @pytest.mark.parametrize("family", ["full", "ffg"])
-@pytest.mark.parametrize(("M", "noise"), [(5, 0.0), (5, 0.2), (6, 0.0), (12, 0.0), (12, 0.2)])
-def test_the_oracle_is_the_score_of_the_marginal(M, noise, family):
-    """k = 7. M = 5 and 6 see a part, by its span and by its complement; with 12 the marginal without noise has no
-    density but on a subspace."""
-    data, k = take(odd_problems(), [0]), 7
+def test_a_fitted_gaussian_has_the_entropys_gradient_without_noise(family):
+    """Where A determines all weights (M = 12, k = 7: the function values have no density but on a subspace), the
+    covariance of the samples cancels. The gradient of the surrogate is that of mean_s ½‖w_s‖² − log det L, whatever
+    the draws."""
+    data, k, S = take(odd_problems(), [0]), 7, 13
     mean, tril = random_q(family, k)
-    settings = {"M": M, "minibatch": "full", "score_estimator": "gaussian-oracle", "injected_noise": noise}
+    settings = {"M": 12, "S": S, "minibatch": "full", "score_estimator": "gaussian-oracle"}
     method = method_on("ssge", data, family, settings, [1])
     batch = first_batch(method)
     place(method.q, mean, tril)
-    w = normal(0, 1, 4, 8)
-    w[..., k:] = 0
-    Phi_A = batch.Phi_A[0, :M, :k]
-    noisy = noise**2 * torch.eye(M, dtype=f64)
-    covariance, prior = Phi_A @ tril @ tril.mT @ Phi_A.mT + noisy, Phi_A @ Phi_A.mT + noisy
-    score, prior_score = (torch.linalg.pinv(each, rtol=1e-10, hermitian=True) @ Phi_A for each in (covariance, prior))
-    expected = w[0, :, :k] @ Phi_A.mT @ prior_score - (w[0, :, :k] - mean) @ Phi_A.mT @ score
-    close(exact_gradient(w, batch, method.q())[0, :, :k], expected, rtol=1e-8, atol=1e-8)
+    w = method.q().draws(torch.nn.functional.pad(normal(0, 1, S, k), (0, 1)))
+    surrogate = (method.stein_gradient(w.detach(), batch) * w).sum() / S
+    root = method.q().root
+    logdet = (root if root.ndim == 2 else root.diagonal(dim1=-2, dim2=-1)).log()[:, :k].sum()
+    expected = w.square().sum() / (2 * S) - logdet
+    parameters = list(method.q.parameters())
+    found, truth = (torch.autograd.grad(each, parameters, retain_graph=True) for each in (surrogate, expected))
+    for one, other in zip(found, truth, strict=True):
+        close(one, other, rtol=1e-8, atol=1e-8)
 
 
 def test_estimators_see_no_columns_that_fill_up():
