@@ -48,9 +48,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt tests/laplace.txt | $(BIN)/python
 	@echo "installing torch, test tools and other packages into $(VENV): several hundred MB, which takes a few minutes"
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps -r tests/laplace.txt
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,10 +1,14 @@
 """Methods that are an alias of one that is here, so that they have no row: each as its paper or library defines it."""
 
+from importlib.util import find_spec
+
 import gpytorch
 import numpy as np
 import pytest
 import torch
 from torch.autograd.functional import hessian
+from torch.nn import Identity, Sequential
+from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.problems import TrainingData
@@ -13,6 +17,7 @@ from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.task import Task
 from tests.maths.draws import close, eye, linspace, zeros
 from tests.methods.table import first_batch, method_on, random_q, toys
+from tests.requirements import skip_or_fail
 
 HARMLESS = 1e-6  #: KL in nats
 
@@ -31,8 +36,24 @@ def network(w, Phi):
 
 
 # --- Laplace: of the last layer, and by Kronecker factors -------------------------------------------------------------
-# laplace-torch 0.3 is no test extra: it requires a torchvision that does not load beside the pinned CPU build of torch.
-# Its curvatures are computed here from their definitions, by automatic differentiation.
+
+
+@pytest.mark.parametrize(("layers", "structure"), [("last_layer", "full"), ("all", "full"), ("all", "kron")])
+def test_laplace_torch_returns_the_exact_posterior(toy, layers, structure):
+    if find_spec("laplace") is None:
+        skip_or_fail("laplace-torch is not installed: pip install --no-deps -r tests/laplace.txt")
+    from laplace import Laplace
+
+    LAYER.weight.data = toy.truth.posterior.mean[None].clone()
+    inputs = DataLoader(TensorDataset(toy.Phi, toy.y[:, None]), batch_size=16)
+    noise = {"sigma_noise": toy.noise_variance**0.5, "prior_precision": 1.0}
+    network = Sequential(Identity(), LAYER)
+    laplace = Laplace(network, "regression", subset_of_weights=layers, hessian_structure=structure, **noise)
+    laplace.fit(inputs)
+    precision = laplace.posterior_precision
+    covariance = torch.linalg.inv(precision.to_matrix() if structure == "kron" else precision)
+    q = FullGaussian(laplace.mean.detach().double(), torch.linalg.cholesky(covariance))
+    assert abs(score(q, toy).kl) < HARMLESS
 
 
 def test_laplace_of_a_last_layer_is_the_exact_posterior(toy):
