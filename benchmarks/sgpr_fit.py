@@ -169,7 +169,8 @@ def data_of(name: str, synthetic: bool) -> tuple[np.ndarray, np.ndarray, np.ndar
         from fsvi_bench.tasks.raw import load_raw
 
         card = load_card(name)
-        raw, (train, _) = load_raw(card, 0), split_indices(card, 0)
+        raw = load_raw(card, 0)
+        train, _ = split_indices(card, 0, raw)
         (x_mean, x_std), (y_mean, y_std) = standardisation(raw.X[train]), standardisation(raw.y[train])
         X, y = (raw.X[train] - x_mean) / x_std, (raw.y[train] - y_mean) / y_std
     distinct = np.unique(X, axis=0)

@@ -8,8 +8,9 @@ from fsvi_bench.cli.commands import DatasetsList, DatasetsPrepare, DatasetsVerif
 from fsvi_bench.cli.console import show
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.tables import Table
+from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import Card, card_names, load_card
-from fsvi_bench.tasks.raw import is_here, load_raw, location
+from fsvi_bench.tasks.raw import RawData, is_here, load_raw, location
 from fsvi_bench.tasks.splits import splits_sha256
 
 
@@ -33,8 +34,7 @@ def datasets_prepare(options: DatasetsPrepare) -> None:
 def datasets_verify(options: DatasetsVerify) -> None:
     for card in _cards(options.names):
         if is_here(card, options.data_dir):
-            load_raw(card, 0, options.data_dir)
-            _require_standard_splits(card)
+            _require_splits(card, load_raw(card, 0, options.data_dir))
             print(f"{card.name}: the data and {card.splits.count} splits match the card")
         elif options.names:
             fix = f"download them with: fsvi-bench datasets prepare {card.name}"
@@ -47,8 +47,8 @@ def _cards(names: Sequence[str] = ()) -> list[Card]:
     return [load_card(name) for name in names or card_names()]
 
 
-def _require_standard_splits(card: Card) -> None:
-    if card.splits.sha256 not in (None, splits_sha256(card.n, card.splits.count)):
-        raise InputError(
-            f"the {card.splits.count} splits of {card.name} do not match its card; install a supported version of NumPy"
-        )
+def _require_splits(card: Card, raw: RawData) -> None:
+    rows = (split_indices(card, split, raw) for split in range(card.splits.count))
+    if card.splits.sha256 not in (None, splits_sha256(rows)):
+        fix = "correct the card" if card.splits.test_masks else "install a supported version of NumPy"
+        raise InputError(f"the {card.splits.count} splits of {card.name} do not match its card; {fix}")

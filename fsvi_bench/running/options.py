@@ -166,7 +166,10 @@ class RunOptions(Request):
     rerun: Rerun = Field(default="none", description="Finished cells to recompute: none, failed, diverged or all.")
     data_dir: Path | None = Field(
         default=None,
-        description="Folder with the raw data (UCI_Datasets/...). Default: $FSVI_BENCH_DATA, else cache or download.",
+        description=(
+            "Folder with the raw data (UCI_Datasets/..., uci_datasets/...). "
+            "Default: $FSVI_BENCH_DATA, else cache or download."
+        ),
     )
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from fsvi_bench.running.cell import Plan, PlannedTask, Variant
 from fsvi_bench.running.options import FLAGS, Request
 from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
-from fsvi_bench.tasks.build import split_indices
+from fsvi_bench.tasks.build import require_split
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, official_splits, read_named
@@ -176,7 +176,7 @@ def chosen_splits(request: Request) -> list[Place]:
     asked, chosen = _asked(request), []
     for card in map(load_card, dict.fromkeys(asked.datasets or [DEFAULT_DATASET])):
         for split in range(card.splits.count) if asked.splits is None else parse_ranges(asked.splits):
-            split_indices(card, split)
+            require_split(card, split)
             chosen.append((card.name, split))
     return chosen
 

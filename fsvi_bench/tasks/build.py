@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,24 +20,30 @@ from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load
 from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, differences, read_certified
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
-from fsvi_bench.tasks.splits import Index, standard_splits
+from fsvi_bench.tasks.splits import Rows, standard_splits
 from fsvi_bench.tasks.task import Task, bind_task
 
-Rows = Sequence[Index]  #: training rows, test rows
 
-
-def split_indices(card: Card, split: int) -> Rows:
-    """Training and test rows of a split.
-
-    Raises:
-        InputError: the data set has no such split.
-    """
+def require_split(card: Card, split: int) -> None:
+    """Raises InputError if the data set has no such split."""
     if not 0 <= split < card.splits.count:
         raise InputError(
             f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}, choose one of them"
         )
+
+
+def split_indices(card: Card, split: int, raw: RawData) -> Rows:
+    """Training and test rows of a split: as drawn, or ascending if the test masks are published.
+
+    Raises:
+        InputError: the data set has no such split.
+    """
+    require_split(card, split)
     if isinstance(card.source, ToySource):
         return np.split(np.arange(card.n, dtype=np.int64), [toy.N_TRAIN])
+    if raw.test_masks is not None:
+        mask = raw.test_masks[:, split]
+        return [np.flatnonzero(~mask).astype(np.int64), np.flatnonzero(mask).astype(np.int64)]
     return list(standard_splits(card.n, split + 1))[split]
 
 
@@ -51,8 +57,9 @@ def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawDat
         InputError: the split does not exist, or its data cannot be loaded.
         TaskRefused: the certificate exceeds its limits.
     """
-    rows = split_indices(card, split)
+    require_split(card, split)
     raw = raw or load_raw(card, split, data_dir)
+    rows = split_indices(card, split, raw)
     if isinstance(card.source, ToySource):
         task = new_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS)
     else:
@@ -118,9 +125,10 @@ def cached_task_path(card: Card, split: int) -> Path:
     Raises:
         InputError: the data set has no such split.
     """
-    split_indices(card, split)
+    require_split(card, split)
+    fields = {"name", "source", "n", "fit", "feature_columns", "target", "splits"}
     decided_by = {
-        "card": card.model_dump(mode="json", include={"name", "source", "n", "fit", "feature_columns", "target"}),
+        "card": card.model_dump(mode="json", include=fields),
         "split": split,
         "code": meaning_sha256(__name__),  # includes the certification code: the certificate is cached with the task
     }
@@ -168,12 +176,12 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     if task.own_data is not None:
         return []
     card, found = load_card(task.dataset), []
-    for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
+    raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
+    for name, index in zip(("train_index", "test_index"), split_indices(card, task.split, raw), strict=True):
         if not np.array_equal(task.tensors[name], index):
             found.append(f"its {name} differs from that of {card.name}'s standard split {task.split}")
     if task.features == "rbf-grid":
         return found
-    raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
     for what, values in (("input", raw.X), ("target", raw.y)):
         mean, std = standardisation(values[rows])
         # The difference of means is measured in standard deviations, since a mean may be 0.

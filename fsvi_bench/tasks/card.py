@@ -21,7 +21,10 @@ class Strict(BaseModel):
 
 
 class FileSource(Strict):
-    """A whitespace-separated table of numbers, stored at `path` below the base folder of every mirror."""
+    """A table of numbers, stored at `path` below the base folder of every mirror.
+
+    Columns are separated by commas in `*.csv.gz`, else by white space.
+    """
 
     kind: Literal["file"]
     path: str
@@ -52,10 +55,15 @@ class Target(Strict):
 
 
 class SplitProtocol(Strict):
-    """Number of splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order)."""
+    """Number of splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order).
+
+    Splits are drawn (`fsvi_bench.tasks.splits.standard_splits`) unless `test_masks` publishes them. That file has a row
+    for each data point and a column for each split: 1 for test rows, 0 for training rows.
+    """
 
     count: int = Field(ge=1)
     sha256: Sha256 | None = None
+    test_masks: FileSource | None = None
 
 
 class FitSettings(Strict):
@@ -98,6 +106,11 @@ class Card(Strict):
         if len(self.feature_columns) != self.D or self.target.column in self.feature_columns:
             raise ValueError(f"feature_columns must list {self.D} columns and not the target column")
         return self
+
+    @property
+    def files(self) -> tuple[FileSource, ...]:
+        """The raw files: the data and the test masks, if they are files."""
+        return tuple(each for each in (self.source, self.splits.test_masks) if isinstance(each, FileSource))
 
 
 def card_names() -> list[str]:

@@ -29,6 +29,7 @@ class RawData:
     X: Array
     y: Array
     sha256: str
+    test_masks: NDArray[np.bool_] | None = None  #: published splits [n, splits]: whether a row is a test row
 
     @staticmethod
     def of(X: Array, y: Array) -> RawData:
@@ -54,7 +55,7 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     if isinstance(source, SklearnSource):
         return _load_diabetes(source.sha256)
     if isinstance(source, FileSource):
-        return _load_file(card, source, data_dir)
+        return _load_files(card, source, data_dir)
     return RawData.of(*draw_toy(split))
 
 
@@ -79,10 +80,13 @@ def location(card: Card, data_dir: Path | None = None) -> str:
     """Where the raw data are (not verified), or how they are obtained, for display."""
     if isinstance(card.source, SklearnSource):
         return "bundled with scikit-learn"
-    if not isinstance(card.source, FileSource):
+    if not card.files:
         return "generated"
-    places = _places(card.source, data_dir)
-    return next((name for name, path in places.items() if is_file(path)), "to be downloaded")
+    absent = "to be downloaded"
+    found = [
+        next((name for name, path in _places(file, data_dir).items() if is_file(path)), absent) for file in card.files
+    ]
+    return absent if absent in found else found[0]
 
 
 def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
@@ -118,10 +122,13 @@ def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
     )
 
 
-_read_table = lru_cache(maxsize=4)(np.loadtxt)  # safe to cache: the file's hash is verified before each call
+@lru_cache(maxsize=8)  # safe to cache: the file's hash is verified before each call
+def _read_table(path: Path) -> Array:
+    return np.loadtxt(path, delimiter="," if path.name.endswith(".csv.gz") else None, ndmin=2)
 
 
-def _load_file(card: Card, source: FileSource, data_dir: Path | None) -> RawData:
+def _verified_table(card: Card, source: FileSource, data_dir: Path | None) -> tuple[Path, Array]:
+    """The path of a raw file, which is downloaded if it is missing, and its table."""
     places = _places(source, data_dir)
     path = next(filter(is_file, places.values()), None) or _download(card, source, places)
     if (got := sha256_of_file(path)) != source.sha256:
@@ -129,14 +136,35 @@ def _load_file(card: Card, source: FileSource, data_dir: Path | None) -> RawData
             f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
             "delete the file and download it again"
         )
-    table = _read_table(path)
+    return path, _read_table(path)
+
+
+def _load_files(card: Card, source: FileSource, data_dir: Path | None) -> RawData:
+    path, table = _verified_table(card, source, data_dir)
     columns = max(*card.feature_columns, card.target.column) + 1
     if len(table) != card.n or table.shape[1] < columns:
         raise InputError(
             f"{path} has {table.shape[0]} rows and {table.shape[1]} columns, but the card of {card.name} expects "
             f"{card.n} rows and at least {columns} columns; correct the card"
         )
-    return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256)
+    masks = _load_masks(card, card.splits.test_masks, data_dir) if card.splits.test_masks else None
+    return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256, masks)
+
+
+def _load_masks(card: Card, source: FileSource, data_dir: Path | None) -> NDArray[np.bool_]:
+    path, table = _verified_table(card, source, data_dir)
+    if table.shape != (card.n, card.splits.count):
+        raise InputError(
+            f"{path} has {table.shape[0]} rows and {table.shape[1]} columns, but the card of {card.name} expects "
+            f"{card.n} rows and a column for each of {card.splits.count} splits; correct the card"
+        )
+    shares = table.mean(0)
+    if not (np.isin(table, (0, 1)).all() and (shares > 0).all() and (shares < 1).all()):
+        raise InputError(
+            f"{path} is not a table of test masks, expected 0 for training rows and 1 for test rows, and both in each "
+            "column; correct the card"
+        )
+    return table == 1
 
 
 @lru_cache(maxsize=1)

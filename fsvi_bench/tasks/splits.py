@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fsvi_bench.errors import InputError, quoted
 
 Index = NDArray[np.int64]
+Rows = Sequence[Index]  #: training rows, test rows
 TRAIN_FRACTION = 0.9
 
 
@@ -34,9 +35,9 @@ def index_sha256(index: Index) -> str:
     return hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
 
 
-def splits_sha256(n: int, count: int) -> str:
-    """One SHA-256 over all splits: train then test indices of each, in order."""
-    return index_sha256(np.concatenate([rows for split in standard_splits(n, count) for rows in split]))
+def splits_sha256(splits: Iterable[Rows]) -> str:
+    """One SHA-256 over several splits: train then test indices of each, in order."""
+    return index_sha256(np.concatenate([index for rows in splits for index in rows]))
 
 
 def parse_ranges(text: str, what: str = "--splits") -> list[int]:

@@ -33,7 +33,7 @@ SAID = [
     ("run --measurement-points 8 --measurement-points x", "--measurement-points, expected a whole number (see "),
     ("leaderboard serve --port 99999", "--port is '99999', expected at most 65535 (see "),
     # names
-    ("run --dataset bostn", "did you mean 'boston'? expected one of boston, concrete"),
+    ("run --dataset bostn", "did you mean 'boston'? expected one of airfoil, boston, concrete"),
     ("run --method exat", "did you mean 'exact'"),
     ("run --protocol quik", "did you mean 'quick'"),
     ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.tasks.build import split_indices
+from fsvi_bench.tasks.build import require_split, split_indices
 from fsvi_bench.tasks.card import FileSource, card_names, load_card
-from fsvi_bench.tasks.raw import load_raw
+from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.splits import index_sha256, parse_ranges, splits_sha256, standard_splits
 from tests.conftest import REFERENCE
 
 UCI = json.loads((REFERENCE / "uci_splits.json").read_text())
+MASKED = json.loads((REFERENCE / "uci_datasets.json").read_text())  #: data sets with published test masks
 
 
 def test_every_data_set_has_a_card():
-    assert set(card_names()) == {*UCI, "diabetes", "toy"}
-    assert len(UCI) == 9
+    assert set(card_names()) == {*UCI, *MASKED, "diabetes", "toy"}
+    assert (len(UCI), len(MASKED)) == (9, 8)
 
 
 @pytest.mark.parametrize("name", card_names())
@@ -46,7 +47,39 @@ def test_cards_agree_with_the_independent_description(name):
     assert list(card.feature_columns) == expected["feature_columns"]
     assert card.target.column == expected["target_column"]
     assert card.splits.count == expected["n_splits"]
-    assert card.splits.sha256 == splits_sha256(card.n, card.splits.count)
+    assert card.splits.sha256 == splits_sha256(standard_splits(card.n, card.splits.count))
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_cards_with_test_masks_agree_with_the_independent_description(name):
+    card, expected = load_card(name), MASKED[name]
+    data, masks = card.files
+    assert (data.path, data.sha256) == (expected["file"], expected["sha256"])
+    assert (masks.path, masks.sha256) == (expected["masks"], expected["masks_sha256"])
+    assert all(url.startswith("https://") and url.endswith(file.path) for file in card.files for url in file.urls)
+    assert (card.n, card.D + 1) == (expected["n"], expected["columns"])
+    assert card.feature_columns == (*range(card.D),)
+    assert card.target.column == card.D
+    assert (card.splits.count, card.splits.sha256) == (expected["n_splits"], expected["splits_sha256"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", MASKED)
+def test_files_with_test_masks_have_the_values_that_pandas_reads(name):
+    card, expected = load_card(name), MASKED[name]
+    raw = load_raw(card, 0)
+    assert raw.sha256 == expected["sha256"]
+    assert RawData.of(raw.X, raw.y).sha256 == expected["values_sha256"]
+    assert card.n - len(np.unique(raw.X, axis=0)) == expected["repeated_inputs"]
+    assert np.flatnonzero(raw.X.min(0) == raw.X.max(0)).tolist() == expected["constant"]
+    splits = [split_indices(card, split, raw) for split in range(card.splits.count)]
+    assert splits_sha256(splits) == expected["splits_sha256"]
+    assert [len(test) for _, test in splits] == expected["n_test"]
+    assert [test[:5].tolist() for _, test in splits] == expected["first_test"]
+    # Ten folds: each row is a test row once, and a training row of the other nine splits.
+    assert np.array_equal(np.sort(np.concatenate([test for _, test in splits])), np.arange(card.n))
+    for train, test in splits:
+        assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(card.n))
 
 
 @pytest.mark.parametrize("name", UCI)
@@ -90,7 +123,7 @@ def test_diabetes_is_bundled_and_follows_the_same_protocol():
     # The hash is over the values themselves, so it can be recomputed without the package's code.
     digest = hashlib.sha256(raw.X.astype("<f8").tobytes() + raw.y.astype("<f8").tobytes()).hexdigest()
     assert raw.sha256 == digest == card.source.sha256
-    train, test = split_indices(card, 3)
+    train, test = split_indices(card, 3, raw)
     stream = np.random.RandomState(1)
     permutation = [stream.choice(442, 442, replace=False) for _ in range(4)][3]
     assert train.tolist() == permutation[:398].tolist()
@@ -105,7 +138,7 @@ def test_toy_follows_the_papers_recipe():
     # 400 draws a cluster: the mean's standard error is 0.015, the standard deviation's 0.011; five of each is a bug.
     assert np.abs(x.mean(1) - [-1.2, 1.2]).max() < 5 * 0.3 / 20
     assert np.abs(x.std(1) - 0.3).max() < 5 * 0.3 / np.sqrt(800)
-    train, test = split_indices(card, 0)
+    train, test = split_indices(card, 0, draws[0])
     assert train.tolist() == list(range(40))
     assert len(test) == card.n - 40
     assert np.diff(draws[0].X[40:, 0]) == pytest.approx(5 / 199)
@@ -113,7 +146,7 @@ def test_toy_follows_the_papers_recipe():
 
 def test_a_split_out_of_range_says_which_there_are():
     with pytest.raises(InputError, match="boston has no split 20; its splits run from 0 to 19"):
-        split_indices(load_card("boston"), 20)
+        require_split(load_card("boston"), 20)
 
 
 @pytest.mark.parametrize(
