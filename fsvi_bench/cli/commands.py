@@ -25,7 +25,8 @@ class Options(BaseModel):
     """Base class of all commands, with the help of options that several of them share.
 
     Args:
-        data_dir: Folder with the raw data (UCI_Datasets/...). Default: $FSVI_BENCH_DATA, else cache or download.
+        data_dir: Folder with the raw data (UCI_Datasets/..., uci_datasets/...). Default: $FSVI_BENCH_DATA, else cache
+            or download.
         as_json: Print one JSON document on stdout and nothing else.
         workers: Number of single-threaded processes. Default: one per core.
         root: Folder of the leaderboard, with entries/ and editions/.
@@ -250,12 +251,14 @@ class TasksBuild(Options):
         datasets: Data set; may be repeated. Default: diabetes.
         splits: Splits, such as 0-19 or 0,3,5. Default: all; with --check, 0.
         check: Refit and compare with the official task, without writing. Exit status 1 if they differ.
+        as_set: Write one file per data set, as for official tasks: OUT/<data set>/tasks/v1.safetensors.
     """
 
     out: Path | None = None
     datasets: Sequence[str] = ()
     splits: str | None = None
     check: bool = False
+    as_set: bool = False
     workers: Workers = None
     data_dir: Path | None = None
 

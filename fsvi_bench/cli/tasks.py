@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Group
 from rich.table import Table
@@ -14,10 +15,11 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.presenting.tables import facts
 from fsvi_bench.tasks.build import load_cached, verification
 from fsvi_bench.tasks.card import card_names, load_card
-from fsvi_bench.tasks.certificate import Certificate, certify, save
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, save
 from fsvi_bench.tasks.export import export_task, split_path
-from fsvi_bench.tasks.official import Source, official_splits, sources
+from fsvi_bench.tasks.official import Source, official_path, official_splits, sources
 from fsvi_bench.tasks.refit import Refit
+from fsvi_bench.tasks.sets import write_set
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.threads import use_one_thread
 
@@ -46,14 +48,27 @@ def tasks_build(options: TasksBuild) -> int:
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
         _, refusals = fit_missing(chosen, executor, options.data_dir, progress)
-    for name, split in chosen:
-        cached = None if (name, split) in refusals else load_cached(load_card(name), split)
-        if cached is not None:
-            save(cached, path := split_path(out, name, split))
-            print(path)
+    built: dict[str, list[CertifiedTask]] = {}
+    for place in chosen:
+        if place not in refusals and (cached := load_cached(load_card(place[0]), place[1])) is not None:
+            built.setdefault(place[0], []).append(cached)
+    incomplete = {name for name, _ in refusals} if options.as_set else set()
+    for name in (name for name in built if name not in incomplete):
+        print(*_write(name, built[name], out, options.as_set), sep="\n")
     for (name, split), reason in refusals.items():
         stderr.print(f"{name} split {split}: {reason}", style="red")
     return 1 if refusals else 0
+
+
+def _write(dataset: str, members: Sequence[CertifiedTask], out: Path, as_set: bool) -> list[Path]:
+    """Writes the tasks of a data set, and returns the paths of their files."""
+    if as_set:
+        write_set(path := official_path(dataset, out), members)
+        return [path]
+    paths = [split_path(out, dataset, member.task.split) for member in members]
+    for member, path in zip(members, paths, strict=True):
+        save(member, path)
+    return paths
 
 
 def _print_refits(refits: dict[tuple[str, int], Refit | str]) -> int:

@@ -26,9 +26,9 @@ PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
 Place = tuple[str, int]  #: (data set, split)
 
 
-def official_path(dataset: str) -> Path:
-    """Path of a data set's official tasks; the file may not exist."""
-    return resource_dir("datasets") / dataset / "tasks" / f"{TASK_SET}.safetensors"
+def official_path(dataset: str, folder: Path | None = None) -> Path:
+    """Path of a data set's official tasks, in the package or another folder of data sets; the file may not exist."""
+    return (folder or resource_dir("datasets")) / dataset / "tasks" / f"{TASK_SET}.safetensors"
 
 
 def official_splits(dataset: str) -> list[int]:

@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from fsvi_bench.errors import TaskRefused
+from fsvi_bench.running import runner
 from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.frozen import read_task, write_task
 from fsvi_bench.tasks.official import official_path, read_official
+from fsvi_bench.tasks.sets import read_member, splits_of
 
 
 def test_tasks_build_show_and_verify(cli, tmp_path):
@@ -31,6 +34,33 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", "diabetes:3")]
     assert [len(each) for each in shown] == [20, 1]
     assert shown[0][3] == shown[1][0]
+
+
+def test_tasks_build_writes_a_set_for_each_data_set(cli, refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(runner, "build_task", lambda card, split, raw: read_official(card.name, split))  # for a fit
+    build = ("tasks", "build", "--dataset", "diabetes", "--as-set", "--workers", "1", "--out", tmp_path)
+    status, out, _ = cli(*build, "--splits", "0-1")
+    path = official_path("diabetes", tmp_path)
+    assert (status, out.split()) == (0, [str(path)])
+    assert splits_of(path) == [0, 1]
+    for split in (0, 1):
+        written, official = read_member(path, split), read_official("diabetes", split)
+        assert (written.task.sha256, written.certificate) == (official.task.sha256, official.certificate)
+    assert "expected splits 0, 1, ... of one data set" in refused(*build, "--splits", "1")
+
+
+def test_a_data_set_with_a_refused_task_gets_no_set(cli, tmp_path, monkeypatch):
+    def refuse(card, split, raw):
+        raise TaskRefused("planted")
+
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(runner, "build_task", refuse)
+    build = ("tasks", "build", "--splits", "0", "--as-set", "--workers", "1", "--out", tmp_path)
+    status, out, err = cli(*build)
+    assert (status, out) == (1, "")
+    assert "diabetes split 0: planted" in err
+    assert not official_path("diabetes", tmp_path).exists()
 
 
 def test_a_folder_takes_precedence_over_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
