@@ -1,7 +1,7 @@
 """All splits of a data set in one file, `fsvi-task-set/1`.
 
-The tensors are those of `fsvi-task/1` with a leading axis of splits; the metadata key `certificate.<split>` holds each
-split's certificate.
+The tensors are those of `fsvi-task/1` with a leading axis of splits. If splits differ in size, the shorter ones' row
+numbers end with -1. The metadata key `certificate.<split>` holds each split's certificate.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks import frozen
@@ -18,6 +20,7 @@ from fsvi_bench.tasks.frozen import TENSOR_NAMES, task_of
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-task-set/1"
+PADDING = -1  #: fills the row numbers of shorter splits
 _SHARED = ("dataset", "data_sha256", "features")
 
 
@@ -31,11 +34,15 @@ def write_set(path: Path, members: Sequence[CertifiedTask]) -> None:
     shared = [{key: task.metadata[key] for key in _SHARED} for task in tasks]
     if [task.split for task in tasks] != list(range(len(tasks))) or any(each != shared[0] for each in shared):
         raise InputError(f"{path}: got other tasks, expected splits 0, 1, ... of one data set, in order; pass these")
-    tensors = {name: torch.stack([task.tensors[name] for task in tasks]) for name in TENSOR_NAMES}
+    tensors = {name: _stack(name, [task.tensors[name] for task in tasks]) for name in TENSOR_NAMES}
     certificates = {
         f"certificate.{split}": certificate_json(member.certificate) for split, member in enumerate(members)
     }
     write_tensor_file(path, tensors, {"format": FORMAT, **shared[0], **certificates})
+
+
+def _stack(name: str, members: list[Tensor]) -> Tensor:
+    return pad_sequence(members, True, PADDING) if name.endswith("_index") else torch.stack(members)
 
 
 def is_set(path: Path) -> bool:
@@ -75,6 +82,7 @@ def read_member(path: Path, split: int) -> CertifiedTask:
         raise InputError(f"{path} has no split {split}; its splits run from 0 to {count - 1}")
     # Copies, for the reason given in `read_tensor_file`.
     tensors = {name: tensor[split].clone() for name, tensor in content.tensors.items()}
+    tensors |= {name: index[index != PADDING] for name, index in tensors.items() if name.endswith("_index")}
     name, metadata = Path(f"{path}:{split}"), content.metadata
     if (certificate := metadata.get(f"certificate.{split}")) is None:
         raise InputError(f"{name} has no certificate; install the package again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from fsvi_bench.running.plan import load_protocol, make_plan
 from fsvi_bench.tasks import official
 from fsvi_bench.tasks.build import departures, load_cached
 from fsvi_bench.tasks.card import card_names, load_card
-from fsvi_bench.tasks.certificate import certify, differences, save
+from fsvi_bench.tasks.certificate import CertifiedTask, certify, differences, save
 from fsvi_bench.tasks.official import (
     find_task,
     load_task,
@@ -192,6 +193,22 @@ def test_a_set_is_written_and_read_to_the_bit(tmp_path):
         with pytest.raises(InputError, match=r"splits 0, 1, \.\.\. of one data set"):
             write_set(tmp_path / "other.safetensors", others)
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_splits_of_different_sizes_share_a_set(tmp_path):
+    members = []
+    for split in range(3):
+        task, certificate = read_official("yacht", split)
+        task = replace(task, train_index=task.train_index[split:], test_index=task.test_index[: 31 - split % 2])
+        members.append(CertifiedTask(task, certificate.model_copy(update={"task_sha256": task.sha256})))
+    write_set(path := tmp_path / "set.safetensors", members)
+    for split, member in enumerate(members):
+        found = read_member(path, split)
+        assert (found.task.sha256, found.certificate) == (member.task.sha256, member.certificate)
+    # A row number that is overwritten with the padding is missed by the certificate.
+    rewrite(path, tensors=lambda own: own | {"train_index": own["train_index"].index_fill(1, torch.tensor([0]), -1)})
+    with pytest.raises(InputError, match="certifies task"):
+        read_member(path, 0)
 
 
 def test_tasks_are_named_by_data_set_and_split_by_file_or_by_folder(tmp_path):
