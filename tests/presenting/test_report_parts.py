@@ -39,6 +39,7 @@ def p_value(a, b, ratio=51 / 455):
 def test_ratios_are_those_of_the_splits():
     assert held_out_ratio("boston") == 51 / 455
     assert held_out_ratio("toy") == 0  # each split is a draw of its own: nothing overlaps
+    assert held_out_ratio("airfoil") == 1 / 9  # ten folds
     assert held_out_ratio("somebody's") == 1 / 9
 
 
