@@ -173,10 +173,12 @@ def test_functions_of_wrong_shapes_are_refused(problem, f_test, f_box, message):
         score({"f_test": np.zeros((3, 9)), "f_box": np.full((3, 50), np.nan)}, problem)
 
 
+@pytest.mark.filterwarnings("error")
 def test_huge_functions_are_refused(problem):
-    f = FunctionSamplesPosterior(
-        torch.full((2, len(problem.y_test)), 1e150, dtype=torch.float64), torch.zeros(2, 50, dtype=torch.float64)
-    )
-    with pytest.raises(InputError, match=r"f_test has values up to 1.0e\+150, expected below 1e\+140"):
-        scores_of(f, problem)
-    close(f.f_box, torch.zeros(2, 50))
+    """Up to the limit every score can be computed; -1 makes the values differ."""
+    signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    f_test, f_box = (signs * torch.ones(1, n, dtype=torch.float64) for n in (len(problem.y_test), 50))
+    with pytest.raises(InputError, match=r"f_test has values up to 1.0e\+100, expected below 1e\+70"):
+        scores_of(FunctionSamplesPosterior(1e100 * f_test, f_box), problem)
+    scores = scores_of(FunctionSamplesPosterior(9e69 * f_test, 9e69 * f_box), problem)
+    assert all(math.isfinite(scores[name]) for name in ("nlpd", "w2_test", "energy_distance_test"))
