@@ -124,7 +124,7 @@ class Reproduce(Options):
 
     Args:
         name: Name of the reproduction. Without it, list all reproductions.
-        quick: Use fewer steps and splits: a preview, not the result.
+        quick: Use fewer steps and splits: a preview at reduced scale; do not cite it.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.

@@ -68,7 +68,7 @@ class File(Plain):
 
 @dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
-    """A published experiment that can be reproduced, at the paper's scale or as a quick look.
+    """A published experiment that can be reproduced, at the paper's scale or as a preview.
 
     Args:
         settings: the model of the YAML's `paper` and `quick`. A reproduction whose model is `Request` is made from the
@@ -129,7 +129,7 @@ class Experiment(Reproduction[Settings]):
         settings: for a `Request`, its cells are first run or found.
         investigate: computes the results as tidy frames, from which the YAML's claims, tables and figure are made. It
             is deterministic, and splits long computations into parts.
-        page: returns a Markdown page from the frames, the verdicts, and whether it is a quick look.
+        page: returns a Markdown page from the frames, the verdicts, and whether it is a preview.
     """
 
     investigate: Callable[[Settings, Laboratory], Frames]

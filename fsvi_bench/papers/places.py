@@ -27,7 +27,7 @@ class Workshop:
     compute: bool = True  #: if False, only the folder's records are shown
 
     def stem(self, name: str) -> Path:
-        """Path of the output files, without a suffix; a quick look never overwrites a result."""
+        """Path of the output files, without a suffix; a preview never overwrites a result."""
         return self.root / (f"{name}-quick" if self.quick else name)
 
 
