@@ -18,6 +18,7 @@ from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.commands import Options
 from fsvi_bench.cli.options import Command, Group, command_of
 from fsvi_bench.errors import InputError, TaskRefused, WorkersLost, plain_demands
+from fsvi_bench.tasks.card import load_card
 
 BAD_INPUT = 2
 WORK_LOST = 1  #: cells are missing because workers were lost
@@ -43,6 +44,8 @@ MODULES = {"submit": "entries", "verify": "entries"}  #: modules of commands tha
 
 def _call(words: list[str], options: Options) -> object:
     """Chooses the kernels, which must precede the import of torch, and calls the command's function."""
+    for name in getattr(options, "datasets", ()):
+        load_card(name)  # a misspelt name is found before the imports below, which take seconds
     use_kernels(options.kernels())
     with no_garbage_collection():
         module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")

@@ -75,7 +75,7 @@ def posterior_files(folder: Path) -> list[Path]:
     if is_file(folder):
         raise InputError(f"--posteriors {folder} is a file; score it with --task and --posterior, or give its folder")
     if not is_directory(folder):
-        raise InputError(f"--posteriors {folder}: there is no folder {folder}; give a folder with posterior files")
+        raise InputError(f"there is no folder {folder}; give --posteriors a folder with posterior files")
     if not (paths := sorted(folder.rglob("*.safetensors"))):
         raise InputError(
             f"--posteriors {folder} contains no posterior file (*.safetensors); docs/how-to/other-tools.md says how to "

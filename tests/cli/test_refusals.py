@@ -78,7 +78,7 @@ SAID = [
     ("tasks show none.safetensors", "cannot read"),
     ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),
     ("tasks verify empty", "contains no task files"),
-    ("score --posteriors none", "--posteriors none: there is no folder none; give a folder"),
+    ("score --posteriors none", "there is no folder none; give --posteriors a folder"),
     ("score --posteriors file", "--posteriors file is a file; score it with --task and --posterior"),
     ("status none", "folder none does not exist"),
     ("status empty", "contains neither records nor a plan"),
