@@ -213,7 +213,7 @@ def test_undecided_and_refuted_claims_are_distinguished(capsys):
 
 
 def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypatch):
-    def investigate(settings, laboratory):
+    def investigate(settings, context):
         raise PartFailed("1 of 2 parts failed; the first: value 1.0: ArithmeticError: planted")
 
     settings = REPRODUCTIONS["ksw2015-fig2"].settings

@@ -33,7 +33,7 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -135,14 +135,14 @@ def descend(marginal: Marginal, streams: Streams, eigen_share: float, steps: Seq
     return found
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Results for the prior and the exact posterior of each data set, and for the standard normal."""
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
         certified = find_task(dataset, settings.split) or build_task(
-            load_card(dataset), settings.split, laboratory.data_dir
+            load_card(dataset), settings.split, context.data_dir
         )
-        marginals |= function_marginals(bind_task(certified.task, laboratory.data_dir), settings)
+        marginals |= function_marginals(bind_task(certified.task, context.data_dir), settings)
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
     return judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings))
 
