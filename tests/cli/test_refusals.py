@@ -16,6 +16,7 @@ from fsvi_bench.errors import plain_demands
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.io import read_posterior, write_posterior
 from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
@@ -164,6 +165,9 @@ def test_posteriors_of_another_task_and_of_no_task(refused, tmp_path):
     )
     write_posterior(path, read_posterior(FULL), read_task(TASK).sha256[::-1])
     assert "it belongs to task" in refused("score", "--task", TASK, "--posterior", path)
+    write_posterior(path, read_posterior(FULL), read_official("diabetes", 1).task.sha256)
+    said = refused("score", "--task", "diabetes:0", "--posterior", path)
+    assert "belongs to diabetes:1, but --task is diabetes:0; use --task diabetes:1" in said
     write_posterior(path, FactorisedGaussian(torch.zeros(100, **f64), torch.full((100,), 1e300, **f64)))
     assert "the posterior's numbers reach" in refused("score", "--task", "diabetes:0", "--posterior", path)
     path.unlink()
