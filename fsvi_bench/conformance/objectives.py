@@ -286,7 +286,7 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
         findings.append(Finding(check, status, message))
         if status == "failed" and body is form:
             break
-    return Report(name, tuple(findings), "see fsvi_bench.conformance.objectives for the rules")
+    return Report(name, tuple(findings), 'docs/how-to/objective.md ("How-to: Check an objective")')
 
 
 # --- Known mistakes ---------------------------------------------------------------------------------------------------

@@ -176,6 +176,14 @@ def test_equal_folders_give_equal_files_whatever_the_order(files, tmp_path, cli)
     assert written == files
 
 
+def test_the_command_says_that_a_board_has_no_results(tmp_path, cli):
+    save_board(tmp_path)
+    assert "no valid result yet" not in cli("leaderboard", "build", "--root", tmp_path)[2]
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    assert "the leaderboard has no valid result yet" in cli("leaderboard", "build", "--root", tmp_path)[2]
+
+
 def test_a_board_without_results_and_one_with_absurd_numbers_have_pages(tmp_path):
     save_board(tmp_path / "empty")
     for path in (tmp_path / "empty/results").rglob("*.json"):
