@@ -79,7 +79,6 @@ class Refused:
 class Board:
     """A leaderboard in one edition, with its entries in order of their names."""
 
-    folder: str  #: its name, without its parents
     edition: Edition
     standings: list[Standing]
     refused: list[Refused]
@@ -112,7 +111,7 @@ def read_board(root: Path, edition: str | None = None) -> Board:
         except InputError as error:
             refused.append(Refused(standing.name, str(error)))
     by_name = attrgetter("name")
-    return Board(root.resolve().name, read, sorted(kept, key=by_name), sorted(refused, key=by_name), signed)
+    return Board(read, sorted(kept, key=by_name), sorted(refused, key=by_name), signed)
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:
