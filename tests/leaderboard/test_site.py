@@ -70,7 +70,9 @@ def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path)
     (tmp_path / ALLOWED_SIGNERS).write_text("")
     made = dict(site_files(Site(read_board(tmp_path))))
     assert not any(KEY.hex().encode() in content for content in made.values())
-    assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
+    assert (
+        "verify leaderboard/entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
+    )
     assert "No entry has a valid result yet." in Page(made["index.html"]).words  # nobody signed
     assert "its result is not signed by an allowed signer" in Page(made["methods/near.html"]).words
 
