@@ -52,7 +52,7 @@ CHROMIUM = "/usr/bin/chromium"
 QUICK = {"ksw2015-variance", "ksw2015-fig1", "gal2016-elbo", "gal2016-uncertainty"}  #: hours or days in full
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
-    "burt2020-fig2": ("scores-1.png", "hours; `--quick`: 4 minutes"),
+    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; hours; `--quick`: 4 minutes"),
     "burt2020-fig3": ("scores-1.png", "drawn from the records of the study"),
     "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
     "burt2020-study": ("steps.png", "days; from the published tables: seconds"),
@@ -258,7 +258,7 @@ def _reproduction(name: str) -> str:
     image = Image.open(picture).convert("RGB")
     image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
     image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
-    look = "\n*This is a quick look at reduced scale, not a result.*\n" if name in QUICK else ""
+    look = "\n*This is a preview at reduced scale; do not cite it.*\n" if name in QUICK else ""
     lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
     lines += map(_claim, _verdicts(name))
     table = "\n".join(lines) if len(lines) > 2 else "This reproduction draws a figure and has no claims."
@@ -269,7 +269,7 @@ def _reproduction(name: str) -> str:
 
 
 def _claim(claim: Verdict) -> str:
-    interval = "not random" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
+    interval = "none (deterministic)" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
     said = claim.says.replace("|", r"\|")
     return f"| {claim.outcome} | {said} | {claim.value:.3g} | {interval} | {claim.side} {claim.threshold:g} |"
 
@@ -288,7 +288,7 @@ def _card(name: str) -> str:
         counts = [
             f"{outcomes.count(each)} {each}" for each in ("held", "did not hold", "undecided") if each in outcomes
         ]
-        found = ", ".join(counts) + (" (quick look)" if name in QUICK else "")
+        found = ", ".join(counts) + (" (preview)" if name in QUICK else "")
     lines = [f"[![{name}]({picture})]({page})", f"**[{name}]({page})**: {summary}", f"`{_command(name)}`", found]
     first, *rest = filter(None, lines)
     return "\n\n".join([f"-   {first}", *(f"    {line}" for line in rest)]) + "\n"

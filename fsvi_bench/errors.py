@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import operator
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -94,6 +94,13 @@ def plain_demands(text: str) -> str:
     return text.replace("Input should be ", "expected ").replace(" or expected ", " or ")
 
 
+def demand(error: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors demands: `more than 0` becomes `expected 1 or more` for a whole number."""
+    bound = error.get("ctx", {}).get("gt")
+    message = f"Input should be {bound + 1} or more" if type(bound) is int else error["msg"]
+    return plain_demands(message.removeprefix("Value error, "))
+
+
 def invalid_field(error: ValidationError) -> str:
     """The first error that pydantic found: which field, what was given, and what is expected.
 
@@ -102,9 +109,8 @@ def invalid_field(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
     # All alternatives of a union report errors: a wrong value in the intended one says more than a missing field.
     first = next((each for each in errors if each["type"] not in ("missing", "extra_forbidden")), errors[0])
-    demand = plain_demands(first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error" and not first["loc"]:
-        return demand
+        return demand(first)
     field = plain(".".join(str(part) for part in first["loc"])) or "the document"
     if first["type"] == "missing":
         return f"{field} is missing"
@@ -112,7 +118,7 @@ def invalid_field(error: ValidationError) -> str:
         got = plain(repr(first["input"]), 60)
     except RecursionError:
         got = "nested too deeply"
-    return f"{field} is {got}, {demand}"
+    return f"{field} is {got}, {demand(first)}"
 
 
 def quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.posteriors.base import Approximation, Posterior, defect, divergence
+from fsvi_bench.posteriors.base import Approximation, Posterior, defect, divergence, wrong_size
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
@@ -68,7 +68,7 @@ def _checked(q: Posterior, k: int) -> Posterior:
     if (wrong := q.wrong_number()) is not None:
         raise InputError(f"this is not a posterior: {wrong}")
     if (fault := defect(q, k) or divergence(q)) is not None:
-        raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
+        raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; fix it")
     return q
 
 
@@ -93,7 +93,7 @@ def _why(fault: str) -> str:
 
 def _require_weights(got: int, k: int) -> None:
     if got != k:
-        raise InputError(f"task has k={k} features, posterior has {got}; was it trained on another task?")
+        raise InputError(wrong_size(got, k))
 
 
 def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
@@ -101,7 +101,7 @@ def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
     if draws.ndim != 2:
         raise InputError(f"the posterior has shape {list(draws.shape)}, expected {FORMS}")
     if draws.shape[1] != k:
-        hint = "transpose them" if draws.shape[0] == k else "were they drawn on another task?"
+        hint = "transpose them" if draws.shape[0] == k else "use the task that they were drawn on"
         raise InputError(f"the samples have shape {list(draws.shape)}, expected [n, {k}]; {hint}")
     q = SamplesPosterior(draws) if len(draws) >= MINIMUM_SAMPLES else ParticlesPosterior(draws)
     if (wrong := q.wrong_number()) is not None:
@@ -125,10 +125,11 @@ def _functions(values: dict[str, Any]) -> FunctionSamplesPosterior:
 def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
     """A Gaussian from its moments. It is singular if its covariance is singular to float64 precision."""
     if mean.ndim != 1:
-        raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; give (mean, covariance)")
+        fix = "use mean.ravel()" if mean.numel() == k else "give one mean per weight"
+        raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; {fix}")
     _require_weights(len(mean), k)
     if covariance.shape != (k, k):
-        fix = "convert variances with numpy.diag" if covariance.ndim == 1 else "export it again"
+        fix = "convert variances with numpy.diag" if covariance.ndim == 1 else f"give that of all {k} weights"
         raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {fix}")
     factor = _factor(covariance)
     if factor.shape[1] == k:
@@ -145,7 +146,7 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     """
     if float(variance := covariance.diagonal().min()) < 0:
         raise InputError(
-            f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more; correct it"
+            f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more; fix it"
         )
     scale = covariance.diagonal().sqrt()
     size = scale[:, None] * scale
@@ -161,7 +162,7 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     if float(eigenvalues[0]) < -NEGATIVE:
         raise InputError(
             f"the covariance is not positive semi-definite: its correlation matrix has the eigenvalue "
-            f"{float(eigenvalues[0]):.1e}, expected none below 0; correct it"
+            f"{float(eigenvalues[0]):.1e}, expected none below 0; fix it"
         )
     kept = eigenvalues > len(scale) * torch.finfo(torch.float64).eps * eigenvalues[-1]
     return (scale[:, None] * vectors[:, kept]) * eigenvalues[kept].sqrt()

@@ -60,9 +60,7 @@ def fit(
         train(trained, hardware)
         q: Posterior = trained.cpu().posterior()[0]
     if (fault := defect(q, problem.k)) is not None:
-        raise InputError(
-            f"method {entry.name} did not return a posterior over the weights: {fault}; correct the method"
-        )
+        raise InputError(f"method {entry.name} did not return a posterior over the weights: {fault}; fix the method")
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
         raise Diverged(f"method {entry.name} {family} on {_name(problem)} diverged: {reason}")
     return q

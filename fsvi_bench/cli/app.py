@@ -16,8 +16,9 @@ import typer
 from fsvi_bench.arithmetic import use_kernels
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.commands import Options
-from fsvi_bench.cli.options import command_of
+from fsvi_bench.cli.options import Command, Group, command_of
 from fsvi_bench.errors import InputError, TaskRefused, WorkersLost, plain_demands
+from fsvi_bench.tasks.card import load_card
 
 BAD_INPUT = 2
 WORK_LOST = 1  #: cells are missing because workers were lost
@@ -25,6 +26,7 @@ INTERRUPTED = 130  #: exit status after Ctrl-C, by shell convention; Typer also 
 
 app = typer.Typer(
     name="fsvi-bench",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,6 +44,8 @@ MODULES = {"submit": "entries", "verify": "entries"}  #: modules of commands tha
 
 def _call(words: list[str], options: Options) -> object:
     """Chooses the kernels, which must precede the import of torch, and calls the command's function."""
+    for name in getattr(options, "datasets", ()):
+        load_card(name)  # a misspelt name is found before the imports below, which take seconds
     use_kernels(options.kernels())
     with no_garbage_collection():
         module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")
@@ -49,12 +53,12 @@ def _call(words: list[str], options: Options) -> object:
 
 
 def _add_commands() -> None:
-    groups = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in GROUPS.items()}
+    groups = {name: typer.Typer(cls=Group, no_args_is_help=True, help=text) for name, text in GROUPS.items()}
     for name, group in groups.items():
         app.add_typer(group, name=name)
     for model in Options.__subclasses__():
         words = [word.lower() for word in re.findall("[A-Z][a-z]+", model.__name__)]
-        groups.get(words[0], app).command(words[-1])(command_of(model, partial(_call, words)))
+        groups.get(words[0], app).command(words[-1], cls=Command)(command_of(model, partial(_call, words)))
 
 
 _add_commands()
@@ -71,7 +75,10 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Runs before every command. Kernels can still be chosen here: torch is not imported yet."""

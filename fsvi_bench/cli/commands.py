@@ -58,11 +58,14 @@ class Run(RunOptions, Options):
 class Score(Options):
     """Score one posterior file against one task, or every posterior file in a folder.
 
+    For one file, give --posterior and --task. For a folder, give --posteriors, and --task-set unless the tasks are the
+    official ones.
+
     Scoring also needs the raw data, because the features are functions of the inputs.
 
     Args:
-        task: Task file (fsvi-task/1), or an official task such as boston:0.
-        posterior: Posterior file (fsvi-posterior/1).
+        task: With --posterior: task file (fsvi-task/1), or an official task such as boston:0.
+        posterior: Posterior file (fsvi-posterior/1); requires --task.
         posteriors: Folder of posterior files to score.
         task_set: With --posteriors: official, or a folder of task files. Default: official.
     """
@@ -122,7 +125,7 @@ class Reproduce(Options):
 
     Args:
         name: Name of the reproduction. Without it, list all reproductions.
-        quick: Use fewer steps and splits: a preview, not the result.
+        quick: Use fewer steps and splits: a preview at reduced scale; do not cite it.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.
@@ -141,17 +144,17 @@ class Reproduce(Options):
 class Submit(Options):
     """Create a leaderboard entry from a method and its settings.
 
-    The method first runs in the sandbox: the conformance checks, then two trial tasks. The entry is written only if all
-    of them pass.
+    The method first runs in the sandbox: the conformance checks, then the first official task of each of the edition's
+    first two data sets. The entry is written only if all of them pass.
 
     Args:
         method: Built-in method, or path/file.py:Class; with --check, the folder of an entry.
         family: full, ffg, factor, bernoulli, spike-slab or particles.
         settings: Method option; may be repeated.
-        steps: Budget: maximum number of training steps per task.
+        steps: Budget: maximum number of training steps per task. A method with `solve` takes none: give 0.
         seconds: Budget: training seconds per task on your hardware.
-        authors: Author of the method; may be repeated.
-        owner: Your account name on the code host.
+        authors: Author of the method; required without --check; may be repeated.
+        owner: Your account name on the code host; required without --check.
         licence: Licence of the source, as an SPDX expression.
         title: Title in the tables. Default: the class and the family.
         name: Name of the entry's folder. Default: derived from method and family.
@@ -358,7 +361,7 @@ class LeaderboardInit(Options):
     Args:
         secret: File to write the edition's secret to; keep it out of git.
         edition: Name of the edition.
-        datasets: Data set; may be repeated. Default: all nine.
+        datasets: Data set; may be repeated. Default: the nine UCI data sets.
         seeds: Number of seeds per entry and ranked task.
         allow_without_isolation: Also rank results of `verify --without-isolation`.
     """

@@ -99,7 +99,9 @@ def _name(text: str) -> str:
 
 
 def _try(entry: Entry, verification: Verification) -> None:
-    """Runs the conformance checks and two official tasks; writes nothing to the leaderboard's folder.
+    """Runs the conformance checks and the first official task of the first two data sets.
+
+    Nothing is written to the leaderboard's folder.
 
     Raises:
         InputError: a conformance check failed.

@@ -53,6 +53,8 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
             stderr.print(f"{each.name} has no valid result: {each.stale}; run: {renewed}")
     for refused in board.refused:
         stderr.print(f"{refused.name} was refused: {refused.problem}")
+    if all(each.result is None for each in board.standings):
+        stderr.print("the leaderboard has no valid result yet: its tables are empty until you run fsvi-bench verify")
     stderr.print(
         f"{len(files)} files written; open index.html in a browser, or run: fsvi-bench leaderboard serve --site {out}"
     )

@@ -57,7 +57,7 @@ def show_report(kind: str, report: Report, as_json: bool) -> int:
 
 
 def _report_table(report: Report) -> Terminal:
-    styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
+    styles = {"ok": "green", "failed": "red", "not applicable": "dim", "not run": "dim"}
     headings = {"family": "family", "check": "check", "status": "result", "message": "details"}
     if report.findings[0].family is None:
         del headings["family"]

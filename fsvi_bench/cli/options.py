@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import Parameter, Signature, cleandoc
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from typer.models import ParameterInfo
+from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo, ParameterInfo
 
 from fsvi_bench.errors import InputError, invalid_field
 
@@ -27,7 +29,44 @@ FLAGS = {
     "form": "--format",
     "as_json": "--json",
 }
-METAVARS = {"options": "KEY=VALUE", "settings": "KEY=VALUE", "ray_address": "HOST:PORT"}
+METAVARS = {
+    "options": "KEY=VALUE",
+    "settings": "KEY=VALUE",
+    "ray_address": "HOST:PORT",
+    "task": "TASK",
+    "task_files": "TASK",
+    "posterior": "FILE",
+    "secret": "FILE",
+    "key": "FILE",
+    "splits": "RANGE",
+    "seeds": "RANGE",
+    "title": "TEXT",
+    "notes": "TEXT",
+    "link": "URL",
+}
+#: Placeholders for the values of all other options, by their type; a flag takes no value.
+METAVARS_OF_TYPES = {bool: "", int: "N", float: "X", str: "NAME", Path: "DIR"}
+
+
+class _PlainHelp:
+    """Help that names values (FILE, N) instead of Python's types (<path>, <list[str]>)."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for each in parameters:
+            if each.param_type_name == "argument":
+                each.display_type_rich = lambda **_: None  # the column beside the argument's name
+            elif each.name == "help":
+                each.metavar = ""
+        return parameters
+
+
+class Command(_PlainHelp, TyperCommand):
+    """A command of `fsvi-bench`."""
+
+
+class Group(_PlainHelp, TyperGroup):
+    """A group of commands of `fsvi-bench`."""
 
 
 def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callable[..., object]:
@@ -58,6 +97,7 @@ def _described(model: type) -> tuple[str, dict[str, str]]:
     """The description of a model in its docstring, and those of its fields."""
     text, _, fields = cleandoc(model.__doc__ or "").partition("\n\nArgs:\n")
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", fields, re.MULTILINE)
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", text)  # Typer would keep these line breaks
     return text, {name: " ".join(words.split()) for name, words in found}
 
 
@@ -67,10 +107,12 @@ def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Paramet
     The metadata of a field are the bounds that pydantic checks, and settings for Typer where its defaults do not fit.
     """
     least, most = (next((getattr(m, end) for m in field.metadata if hasattr(m, end)), None) for end in ("ge", "le"))
-    usual = typer.Option(_flag(name), metavar=METAVARS.get(name), min=least, max=most)
+    usual = typer.Option(_flag(name), min=least, max=most)
     info = copy(next((m for m in field.metadata if isinstance(m, ParameterInfo)), usual))
     info.help = field.description or texts[name]
     kind: Any = field.annotation
+    if isinstance(info, OptionInfo):
+        info.metavar = _placeholder(name, kind)
     if get_origin(kind) is Literal:
         kind = str  # pydantic checks the values
     default = Parameter.empty if field.is_required() else field.default
@@ -80,3 +122,10 @@ def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Paramet
         if not field.is_required():
             kind, default = kind | None, None
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _placeholder(name: str, kind: Any) -> str:
+    """What stands for the value of an option in the help."""
+    types = [getattr(each, "__origin__", each) for each in (kind, *get_args(kind))]
+    found = next((each for each in types if each in METAVARS_OF_TYPES), str)
+    return METAVARS_OF_TYPES[found] if found is int else METAVARS.get(name, METAVARS_OF_TYPES[found])

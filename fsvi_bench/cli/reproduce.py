@@ -11,7 +11,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.papers.experiment import Outcome
 from fsvi_bench.papers.parts import PartFailed
-from fsvi_bench.papers.places import Workshop
+from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.tables import Table, in_words
@@ -53,7 +53,7 @@ def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     require_writable_directory(root, "output folder", "choose another with --out")
     use_one_thread()
     with RichProgress() as progress:
-        return reproduction.make(Workshop(root, options.quick, resources, progress, compute))
+        return reproduction.make(Workspace(root, options.quick, resources, progress, compute))
 
 
 def _show(outcome: Outcome) -> None:

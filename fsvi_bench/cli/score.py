@@ -10,13 +10,14 @@ from rich.table import Table as Terminal
 from fsvi_bench.cli.commands import Score
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError
-from fsvi_bench.posteriors.io import read_approximation
+from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.presenting.summary import SHOWN, flat
 from fsvi_bench.presenting.tables import Table, facts, in_words
 from fsvi_bench.running.plan import read_one_task
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.official import official_name
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.threads import use_one_thread
 
@@ -37,6 +38,9 @@ def score(options: Score) -> int:
 
 def _score_one(task: Path, posterior: Path, options: Score) -> None:
     frozen = read_one_task(task)
+    named = named_task(posterior)
+    if named not in (None, frozen.sha256) and (own := official_name(named)) is not None:
+        raise InputError(f"{posterior} belongs to {own}, but --task is {task}; use --task {own}")
     q = read_approximation(posterior, frozen.k, frozen.sha256)
     problem = bind_task(frozen, options.data_dir)
     certify(problem).require_limits()
@@ -69,7 +73,7 @@ def _score_folder(folder: Path, options: Score) -> int:
     return 1 if bad else 0
 
 
-def _folder_table(scored: Sequence[ScoredFile]) -> Terminal:
+def _folder_table(scored: Sequence[ScoredFile]) -> Terminal | str:
     names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
     rows = [
         (file.file, f"{file.dataset} {file.split}", *(getattr(file.scores, name) for name in names))
@@ -77,4 +81,5 @@ def _folder_table(scored: Sequence[ScoredFile]) -> Terminal:
         if file.scores is not None
     ]
     columns = ("file", "task", *(SHOWN[name]["heading"] for name in names))
-    return Table(title=f"{len(rows)} of {len(scored)} files scored", columns=columns, rows=rows).terminal()
+    title = f"{len(rows)} of {len(scored)} files scored"
+    return Table(title=title, columns=columns, rows=rows).terminal() if rows else title

@@ -36,9 +36,10 @@ from fsvi_bench.conformance.subject import (
     toy_problems,
 )
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.base import KIND_OF, Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.threads import one_thread
@@ -93,28 +94,31 @@ def posterior_before_training(subject: Subject) -> None:
     if not method.trains:
         raise NotApplicable("the method takes a single step, so it has no intermediate posterior")
     train(method, "cpu", lambda steps, seconds: seen.append(method.posterior()), [0])
-    _require_posterior(seen[0] if seen else None, subject.family, [None] * TOYS)
+    _require_posterior(seen[0] if seen else None, method, [None] * TOYS)
 
 
 def posterior_after_training(subject: Subject) -> None:
     """After training the posterior is of the right kind."""
     method = subject.train(toy_batch())
-    _require_posterior(method.posterior(), subject.family, method.divergences())
+    _require_posterior(method.posterior(), method, method.divergences())
 
 
-def _require_posterior(q: object, family: Family, diverged: Sequence[str | None]) -> None:
+def _require_posterior(q: object, method: Method, diverged: Sequence[str | None]) -> None:
     """Requires a posterior of the family's kind: float64, [B,k], finite, positive scales, lower-triangular factors.
 
     Raises:
         Failed: a requirement is not met. Problems that the method reports as diverged may have any values.
     """
+    family = method.family
     if not isinstance(q, Posterior) or q.kind != KIND_OF[family]:
         raise Failed(
             f"posterior() is {getattr(q, 'kind', type(q).__name__)}, expected {KIND_OF[family]} for --family {family}"
         )
     for name, tensor in q.tensors().items():
         if tensor.shape[:1] != (TOYS,):
-            raise Failed(f"{name} has shape {list(tensor.shape)} for {TOYS} problems; add a leading axis of size B")
+            raise Failed(
+                f"{name} has shape {list(tensor.shape)} for {TOYS} problems, {_leading_axis(method, q, name, tensor)}"
+            )
     for one, reason in zip(unstack(q), diverged, strict=True):
         if (fault := defect(one, _K)) is not None:
             raise Failed(f"the posterior is not a valid posterior over k = {_K} weights: {fault}")
@@ -128,6 +132,18 @@ def _require_posterior(q: object, family: Family, diverged: Sequence[str | None]
                 "mean and covariance_tril() are invalid, expected [k] and lower-triangular [k,k], float64 and finite; "
                 "fix them"
             )
+
+
+def _leading_axis(method: Method, q: Posterior, name: str, tensor: torch.Tensor) -> str:
+    """What is expected of a tensor's leading axis, and how to fix it."""
+    if tensor.ndim <= q.parameters[name]:
+        size = "B" if method.trains else "1 in `solve`"
+        return f"expected a leading axis for the problems; add one of size {size}"
+    fix = "return one posterior per problem"
+    if not method.trains:  # the solutions of the problems, one after the other
+        fix = "`solve` must return a batch of one"
+        fix += "" if len(tensor) % TOYS else f", and returned {len(tensor) // TOYS}"
+    return f"expected {[TOYS, *tensor.shape[1:]]}; {fix}"
 
 
 def one_entry_per_problem(subject: Subject) -> None:
@@ -190,8 +206,8 @@ _ROUNDING_ADVICE = (
     "(self.problems.only(i)), and a matrix-vector product as a sum of products"
 )
 _SHARING_ADVICE = (
-    "; never average, draw or stop across the leading axis: sum the loss over problems, and give each problem its own "
-    "random stream from its seed"
+    "; never average, draw or stop across the leading axis: reduce over every axis except the first, and give each "
+    "problem its own random stream from its seed"
 )
 
 
@@ -433,14 +449,13 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
         file, broken = inspect.getfile(subject.entry.cls), ""
         for name in dict.fromkeys((*FIRST, *names)):
             if broken:
-                findings.append(Finding(name, "not applicable", f"fix '{broken}' first", subject.family))
+                findings.append(Finding(name, "not run", f"fix '{broken}' first", subject.family))
                 continue
             status, message = outcome(partial(in_isolation, CHECKS[name], subject), file)
             findings.append(Finding(name, status, message, subject.family))
             if name in FIRST and status == "failed":
                 broken = name
-    rules = "see fsvi_bench.methods.base.Method for the rules"
-    return Report(subjects[0].entry.name, tuple(findings), rules)
+    return Report(subjects[0].entry.name, tuple(findings), 'docs/how-to/method.md ("How-to: Write a method")')
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:

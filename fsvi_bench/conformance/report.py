@@ -10,7 +10,7 @@ from unittest import SkipTest
 
 from fsvi_bench.posteriors.base import Family
 
-Status = Literal["ok", "failed", "not applicable"]
+Status = Literal["ok", "failed", "not applicable", "not run"]  #: not run: an earlier check failed
 
 
 class Failed(AssertionError):
@@ -37,7 +37,7 @@ class Report:
 
     name: str
     findings: tuple[Finding, ...]
-    rules: str  #: where to read what is expected
+    rules: str  #: the page that says what is expected
 
     @property
     def ok(self) -> bool:
@@ -51,7 +51,9 @@ class Report:
         rest = f"{found.count('ok')} ok, {found.count('not applicable')} not applicable"
         if self.ok:
             return f"{self.name} conforms: {rest}"
-        return f"{self.name} does not conform: {found.count('failed')} failed, {rest}; {self.rules}"
+        if skipped := found.count("not run"):
+            rest += f", {skipped} not run"
+        return f"{self.name} does not conform: {found.count('failed')} failed, {rest}; the rules are in {self.rules}"
 
 
 def outcome(check: Callable[[], str | None], file: str) -> tuple[Status, str]:

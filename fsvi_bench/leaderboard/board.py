@@ -185,10 +185,10 @@ def write_entry(
         require_identity(entry, read_entries(root)[0] if is_directory(entries) else [])
         check(entry)
     entries.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
-        made = _write_files(Path(workshop, name), files)
+    with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workspace:
+        made = _write_files(Path(workspace, name), files)
         if folder.exists():
-            folder.rename(Path(workshop, "earlier"))
+            folder.rename(Path(workspace, "earlier"))
         made.rename(folder)
     return entry
 

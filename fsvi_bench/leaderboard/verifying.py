@@ -1,4 +1,4 @@
-"""`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores its posteriors.
+"""`fsvi-bench verify`: runs an entry on every task of an edition, in the sandbox, and scores its posteriors.
 
 No number of the board comes from the entry: tasks and seeds come from the edition's secret, and scores and seconds are
 measured here. Finished runs are stored in the leaderboard's `.verifying/`, so a rerun of the command resumes;

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, did_you_mean, plain_demands, quoted
+from fsvi_bench.errors import InputError, demand, did_you_mean, quoted
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
 from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Rows, Streams, TaskData, held_out_sets
@@ -102,8 +102,8 @@ def _fault(error: ValidationError, known: Iterable[str]) -> str:
     if first["type"] == "extra_forbidden":
         return f", option {quoted(name)}: there is no such option; {did_you_mean(name, known)}its options: {own}"
     # An option that may be a number or a word has an error for each; both are reported.
-    wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
-    return f", option '{name}': got {first['input']!r}, {plain_demands(wrong)}; its options: {own}"
+    wrong = " or ".join(demand(each) for each in error.errors() if each["loc"][:1] == first["loc"][:1])
+    return f", option '{name}': got {first['input']!r}, {wrong.replace(' or expected ', ' or ')}; its options: {own}"
 
 
 class Method(pl.LightningModule, ABC):

@@ -102,7 +102,8 @@ def best_map(Phi: Float[Tensor, "n k"], y: Float[Tensor, " n"], R: Float[Tensor,
     """Optimum of the full family, from rows in units of the noise.
 
     By the singular values of [Φ/√2; √λ R], whose condition number is the root of A's. I − T and T are
-    V s⁻¹ (U₁ᵀU₁) s Vᵀ and V s⁻¹ (U₂ᵀU₂) s Vᵀ. Directions that neither the data nor ρ constrain stay at the prior.
+    V s⁻¹ (U₁ᵀU₁) s Vᵀ and V s⁻¹ (U₂ᵀU₂) s Vᵀ. Directions that neither the data nor ρ constrain stay at the
+    prior, which is one of the optima there.
     """
     U, s, Vh = torch.linalg.svd(torch.cat([Phi / 2**0.5, weight**0.5 * R]), full_matrices=False)
     known = s > RANK_TOLERANCE * s[0]

@@ -6,6 +6,7 @@ Pyro draws from PyTorch's global generator, whose state is put back.
 from __future__ import annotations
 
 import math
+import threading
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -106,7 +107,11 @@ def nuts() -> tuple[Any, Any]:
     """
     try:
         from pyro.infer.mcmc import MCMC, NUTS
+        from tqdm import tqdm
     except ImportError as error:
         fix = "in the clone, run: pip install -c constraints.txt -e '.[hmc]'"
         raise InputError(f"method hmc needs pyro-ppl, which is not installed; {fix}") from error
+    # Pyro makes progress bars even if they are disabled, and tqdm's own lock includes a semaphore of the system, which
+    # outlives a worker that is killed at the end of a run.
+    tqdm.set_lock(threading.RLock())
     return NUTS, MCMC

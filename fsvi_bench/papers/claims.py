@@ -19,7 +19,7 @@ TEST_TRAIN_RATIO = 1 / 9  #: for the standard 90/10 splits
 
 
 class Statistic(NamedTuple):
-    """An estimate with its 95% interval; for a value that is not random all three are equal."""
+    """An estimate with its 95% interval; for a deterministic value all three are equal."""
 
     value: float
     low: float
@@ -119,7 +119,7 @@ class Claim(BaseModel):
 
     Args:
         interval: over repetitions, `t` for the mean, `splits` for the mean over splits that share rows, or
-            `proportion` for the proportion of true values. Without it the statistic is a number that is not random.
+            `proportion` for the proportion of true values. Without it the statistic is deterministic.
         geometric: use the geometric mean, and the interval of the logarithms.
         magnitude: the claim is about the absolute value.
     """

@@ -18,11 +18,11 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import NO_CELLS
-from fsvi_bench.papers.parts import Laboratory as Laboratory
+from fsvi_bench.papers.parts import ExperimentContext as ExperimentContext
 from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
-from fsvi_bench.papers.places import Workshop, run_or_find
+from fsvi_bench.papers.places import Workspace, run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
@@ -68,7 +68,7 @@ class File(Plain):
 
 @dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
-    """A published experiment that can be reproduced, at the paper's scale or as a quick look.
+    """A published experiment that can be reproduced, at the paper's scale or as a preview.
 
     Args:
         settings: the model of the YAML's `paper` and `quick`. A reproduction whose model is `Request` is made from the
@@ -107,7 +107,7 @@ class Reproduction(ABC, Generic[Settings]):
             require_data(plan.splits, data_dir, plan.given)
 
     @abstractmethod
-    def make(self, workshop: Workshop) -> Outcome:
+    def make(self, workspace: Workspace) -> Outcome:
         """Computes what is missing in the folder, and writes figure, table and numbers there.
 
         Raises:
@@ -129,38 +129,38 @@ class Experiment(Reproduction[Settings]):
         settings: for a `Request`, its cells are first run or found.
         investigate: computes the results as tidy frames, from which the YAML's claims, tables and figure are made. It
             is deterministic, and splits long computations into parts.
-        page: returns a Markdown page from the frames, the verdicts, and whether it is a quick look.
+        page: returns a Markdown page from the frames, the verdicts, and whether it is a preview.
     """
 
-    investigate: Callable[[Settings, Laboratory], Frames]
+    investigate: Callable[[Settings, ExperimentContext], Frames]
     page: Callable[[Frames, Sequence[Verdict], bool], str] | None = None
 
-    def make(self, workshop: Workshop) -> Outcome:
+    def make(self, workspace: Workspace) -> Outcome:
         """As `Reproduction.make`. If no cell has a task, nothing is written."""
-        settings = self._settings(workshop.quick)
-        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else NO_CELLS
-        laboratory = Laboratory(self.name, workshop, cells)
+        settings = self._settings(workspace.quick)
+        cells = run_or_find(make_plan(settings), workspace, self.name) if isinstance(settings, Request) else NO_CELLS
+        context = ExperimentContext(self.name, workspace, cells)
         some = not cells.records or any(record.task_sha256 for record in cells.records)
-        shown = self._show(settings, self.investigate(settings, laboratory), workshop) if some else {}
+        shown = self._show(settings, self.investigate(settings, context), workspace) if some else {}
         return Outcome(
             name=self.name,
-            quick=workshop.quick,
-            computed=cells.computed + laboratory.computed,
-            reused=cells.reused + laboratory.reused,
+            quick=workspace.quick,
+            computed=cells.computed + context.computed,
+            reused=cells.reused + context.reused,
             records=cells.records,
             missing=len(cells.missing),
             **shown,
         )
 
-    def _show(self, settings: Settings, frames: Frames, workshop: Workshop) -> dict[str, Any]:
+    def _show(self, settings: Settings, frames: Frames, workspace: Workspace) -> dict[str, Any]:
         """Writes all files; returns the fields of the outcome."""
-        file, stem, verdicts = self.file, workshop.stem(self.name), self._judge(frames)
+        file, stem, verdicts = self.file, workspace.stem(self.name), self._judge(frames)
         with self._names_of_the_file(frames):
             tables = tuple(spec.of(frames) for spec in file.tables)
         numbers = {
             "format": "fsvi-reproduction/2",
             "figure": self.name,
-            "quick": workshop.quick,
+            "quick": workspace.quick,
             "settings": settings,
             "claims": verdicts,
             "tables": tables,
@@ -170,7 +170,7 @@ class Experiment(Reproduction[Settings]):
         if tables:
             texts[".csv"] = as_csv(tables)
         if self.page:
-            texts[".md"] = self.page(frames, verdicts, workshop.quick)
+            texts[".md"] = self.page(frames, verdicts, workspace.quick)
         # Written before the figure, so that results are kept if drawing fails.
         written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
         with self._names_of_the_file(frames):

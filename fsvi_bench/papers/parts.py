@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
-from fsvi_bench.papers.places import Cells, Workshop
+from fsvi_bench.papers.places import Cells, Workspace
 from fsvi_bench.sources import reached
 
 #: Modules that display and organise results, and do not affect any part's result.
@@ -60,19 +60,19 @@ class _Kept(Plain):
 NO_CELLS = Cells()
 
 
-class Laboratory:
+class ExperimentContext:
     """The folder of one experiment's parts, and its resources.
 
     A part is a call of a module's function that takes plain data and returns a `Row`, so it can run in any process and
     be reused. Its file name is a hash of the function, the arguments, and the sources that determine the result.
     """
 
-    def __init__(self, name: str, workshop: Workshop, cells: Cells = NO_CELLS) -> None:
-        self.folder, self.workshop = workshop.root / "parts" / name, workshop
+    def __init__(self, name: str, workspace: Workspace, cells: Cells = NO_CELLS) -> None:
+        self.folder, self.workspace = workspace.root / "parts" / name, workspace
         self.cells = cells  #: of the protocol, if the settings are a `Request`
-        self.note = workshop.progress.note  #: shows a note to the user, such as what replaces missing data
-        self.data_dir = workshop.resources.data_dir
-        self.device = workshop.resources.device  #: on which networks are trained
+        self.note = workspace.progress.note  #: shows a note to the user, such as what replaces missing data
+        self.data_dir = workspace.resources.data_dir
+        self.device = workspace.resources.device  #: on which networks are trained
         self.computed = self.reused = 0
 
     def table(self, function: Function, grid: Mapping[str, Iterable[Any]], **shared: Any) -> pd.DataFrame:
@@ -87,9 +87,9 @@ class Laboratory:
         missing = [place | shared for place, path in zip(places, paths, strict=True) if not path.is_file()]
         self.computed += len(missing)
         self.reused += len(places) - len(missing)
-        progress, failures = self.workshop.progress, []
+        progress, failures = self.workspace.progress, []
         progress.start(function.__name__, len(missing))
-        for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
+        for argument, outcome in self.workspace.resources.executor.map(partial(_attempt, function), missing):
             if isinstance(outcome, dict):
                 kept = _Kept(argument=argument, result=outcome).model_dump_json() + "\n"
                 write_atomically(self._path(function, argument), kept.encode())

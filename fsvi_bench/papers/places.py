@@ -17,7 +17,7 @@ from fsvi_bench.running.store import Store
 
 
 @dataclass(frozen=True)
-class Workshop:
+class Workspace:
     """A reproduction's output folder, scale and resources."""
 
     root: Path
@@ -27,7 +27,7 @@ class Workshop:
     compute: bool = True  #: if False, only the folder's records are shown
 
     def stem(self, name: str) -> Path:
-        """Path of the output files, without a suffix; a quick look never overwrites a result."""
+        """Path of the output files, without a suffix; a preview never overwrites a result."""
         return self.root / (f"{name}-quick" if self.quick else name)
 
 
@@ -71,7 +71,7 @@ def places(plan: Plan) -> Iterator[Place]:
                     yield Place(dataset, split, variant.method, variant.family, variant.hyperparameters, seed)
 
 
-def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
+def run_or_find(plan: Plan, workspace: Workspace, name: str) -> Cells:
     """Runs the missing cells of a plan, or only finds the records; finding needs no task, raw data or lock.
 
     If code or tasks changed between runs, the folder's latest plan determines which records count.
@@ -79,13 +79,13 @@ def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
     Raises:
         InputError: nothing is to be computed, and the folder contains no record of the plan, or an invalid one.
     """
-    if workshop.compute:
-        records, computed = run(plan, Store(workshop.root), workshop.resources, workshop.progress)
+    if workspace.compute:
+        records, computed = run(plan, Store(workspace.root), workspace.resources, workspace.progress)
         return Cells(records, [], len(computed), sum(record.task_sha256 is None for record in records))
-    found = sort_records(plan, Store(workshop.root).records if holds_records(workshop.root) else [])
+    found = sort_records(plan, Store(workspace.root).records if holds_records(workspace.root) else [])
     if not found.records:
         raise InputError(
-            f"{workshop.root} contains no record of {name}; name the folder of its runs with --out, or compute them "
+            f"{workspace.root} contains no record of {name}; name the folder of its runs with --out, or compute them "
             "with --compute"
         )
     return found

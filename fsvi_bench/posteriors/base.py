@@ -146,6 +146,11 @@ def first_outside(name: str, values: Tensor, inside: Tensor, expected: str) -> s
     return f"'{name}' contains {float(wrong[0]):g}, expected {expected}" if len(wrong) else None
 
 
+def wrong_size(got: int, k: int) -> str:
+    """The message for a posterior over another number of weights than the task's k."""
+    return f"the posterior has {got} weights, expected {k}, one per feature of the task; use the task it was trained on"
+
+
 def defect(posterior: Posterior, k: int) -> str | None:
     """Why this is not a valid posterior over k weights (types, shapes or form of its tensors), or None."""
     expected = posterior.shapes(k)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import write_atomically
-from fsvi_bench.posteriors.base import Approximation, Posterior
+from fsvi_bench.posteriors.base import Approximation, Posterior, wrong_size
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
@@ -117,8 +117,17 @@ def read_approximation(
         raise file.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
     posterior = _read(file)
     if k is not None and isinstance(posterior, Posterior) and posterior.k != k:
-        raise file.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
+        raise file.error(wrong_size(posterior.k, k))
     return posterior
+
+
+def named_task(path: Path) -> str | None:
+    """The SHA-256 of the task that a posterior file names in its metadata, if it does.
+
+    Raises:
+        InputError: it is not a posterior file.
+    """
+    return read_tensor_file(path, FORMAT, ("format", "kind")).metadata.get("task_sha256")
 
 
 def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
@@ -127,7 +136,7 @@ def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
     named = content.metadata.get("task_sha256")
     if task_sha256 is not None and named not in (None, task_sha256):
         raise content.error(
-            f"it is a posterior of task {quoted(named[:12])}, not of task {task_sha256[:12]}; give that task"
+            f"it belongs to task {quoted(named[:12])}, expected task {task_sha256[:12]}; use the task it belongs to"
         )
 
 

@@ -243,11 +243,11 @@ class Worker:
 
 
 def _serve(pipe: Connection, prepare: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Answers calls until the parent closes the pipe."""
+    """Answers calls until the parent closes the pipe, or has died: then sending fails, too."""
     # A process forked by a method must not keep the pipe open after the worker has ended.
     os.register_at_fork(after_in_child=pipe.close)
     prepare(*arguments)
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(answer(pipe.recv_bytes()))
 

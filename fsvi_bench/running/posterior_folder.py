@@ -11,14 +11,13 @@ from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.files import is_directory, is_file
-from fsvi_bench.posteriors.io import FORMAT, read_approximation
+from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import Place, Source, TaskSet, official_tasks, sources
+from fsvi_bench.tasks.official import Place, Source, TaskSet, official_name, official_tasks, sources
 from fsvi_bench.tasks.task import Task, bind_task
-from fsvi_bench.tensorfile import read_tensor_file
 
 OFFICIAL = "official"
 _PLACE = re.compile(r"(?P<dataset>[^/]+)/split-(?P<split>\d{1,6})\.safetensors$")
@@ -71,14 +70,16 @@ def posterior_files(folder: Path) -> list[Path]:
     """All safetensors files in a folder and its subfolders, sorted.
 
     Raises:
-        InputError: there are none.
+        InputError: there is no such folder, or it contains none.
     """
     if is_file(folder):
         raise InputError(f"--posteriors {folder} is a file; score it with --task and --posterior, or give its folder")
-    paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
-    if not paths:
+    if not is_directory(folder):
+        raise InputError(f"there is no folder {folder}; give --posteriors a folder with posterior files")
+    if not (paths := sorted(folder.rglob("*.safetensors"))):
         raise InputError(
-            f"--posteriors {folder} contains no posterior file (*.safetensors); see docs/how-to/other-tools.md"
+            f"--posteriors {folder} contains no posterior file (*.safetensors); docs/how-to/other-tools.md says how to "
+            "write one"
         )
     return paths
 
@@ -106,10 +107,10 @@ def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
     Raises:
         InputError: neither names a task, or the task is not available.
     """
-    named = read_tensor_file(path, FORMAT, ("format", "kind")).metadata.get("task_sha256")
+    named = named_task(path)
     found = _PLACE.search(path.as_posix())
     if named is not None:
-        place, what = by_sha256.get(named), f"task {quoted(named[:12])}"
+        place, what = by_sha256.get(named), official_name(named) or f"task {quoted(named[:12])}"
     elif found is not None:
         place = found["dataset"], int(found["split"])
         what = f"{place[0][:60]!r} split {place[1]}"

@@ -34,18 +34,22 @@ def gaussian_distances(mean: Vector, tril: Matrix, problem: Task) -> dict[str, f
 
 
 def draws_distances(f_test: Float[Tensor, "n N_test"], problem: Task) -> dict[str, float]:
-    """MMD² and energy distance of the law that n functions were drawn from: unbiased, so they may be negative."""
-    f, Phi = f_test[:, :INPUTS], problem.Phi_test[:INPUTS]
-    squared_length = _covariance(Phi, problem.truth.covariance_tril).trace()
-    offset = f - Phi @ problem.truth.posterior.mean
-    return _joint(offset, 0 * _covariance(Phi, problem.truth.covariance_tril), pair_means(f, squared_length), problem)
+    """MMD² and energy distance of the law that n functions were drawn from: unbiased, so they may be negative.
+
+    They are means over parts of the functions if all pairs would be too many.
+    """
+    Phi = problem.Phi_test[:INPUTS]
+    exact = _covariance(Phi, problem.truth.covariance_tril)
+    parts = f_test[:, :INPUTS].tensor_split(-(-len(f_test) // PART))
+    each = [
+        _joint(f - Phi @ problem.truth.posterior.mean, 0 * exact, pair_means(f, exact.trace()), problem) for f in parts
+    ]
+    return {name: sum(distances[name] for distances in each) / len(each) for name in each[0]}
 
 
 def samples_distances(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, float]:
-    """MMD² and energy distance of many samples: means over parts of them, since all pairs would be too many."""
-    parts = samples.tensor_split(-(-len(samples) // PART))
-    each = [draws_distances(w @ problem.Phi_test.mT, problem) for w in parts]
-    found = {name: sum(distances[name] for distances in each) / len(each) for name in each[0]}
+    """As `draws_distances` and `draws_w2`, without all function values at once."""
+    found = draws_distances(samples @ problem.Phi_test[:INPUTS].mT, problem)
     for name, Phi in (("w2_test", problem.Phi_test), ("w2_box", problem.Phi_box)):
         rows = torch.split(Phi, max(1, COLUMNS // len(samples)))
         found[name] = sum(draws_w2(samples @ block.mT, problem, block) * len(block) for block in rows) / len(Phi)

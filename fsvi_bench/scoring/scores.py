@@ -27,7 +27,7 @@ from fsvi_bench.maths.gaussian import (
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
-from fsvi_bench.posteriors.base import Approximation, Posterior, divergence
+from fsvi_bench.posteriors.base import Approximation, Posterior, divergence, wrong_size
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian
@@ -170,9 +170,7 @@ def score(q: Approximation, problem: Task) -> Scores:
 def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
     """Scores of a law of weights."""
     if q.k != problem.frozen.k:
-        raise InputError(
-            f"task has k={problem.frozen.k} features, posterior has {q.k}; was it trained on another task?"
-        )
+        raise InputError(wrong_size(q.k, problem.frozen.k))
     mean, tril, precision_tril = q.mean, q.covariance_tril(), problem.truth.posterior.precision_tril
     _require_no_overflow(mean, tril, precision_tril)
     values: dict[str, Any] = {"singular": q.singular, "overconfidence": _overconfidence(precision_tril, tril)}

@@ -137,7 +137,7 @@ def holm(p_values: ArrayLike) -> Float[np.ndarray, " m"]:
     """
     p = one_row("p_values", p_values)
     if p.min() < 0 or p.max() > 1:
-        raise InputError(f"p_values run from {p.min():g} to {p.max():g}, expected numbers in [0, 1]; correct them")
+        raise InputError(f"p_values run from {p.min():g} to {p.max():g}, expected numbers in [0, 1]; fix them")
     order = np.argsort(p)
     stepwise = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     return np.minimum(stepwise, 1.0)[np.argsort(order)]
@@ -159,4 +159,4 @@ def score_table(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
 def refuse_minus_infinity(scores: Float[np.ndarray, "*B"]) -> None:
     """Rejects −Infinity: lower is better, so it has the wrong sign, and its mean with +Infinity is undefined."""
     if np.isneginf(scores).any():
-        raise InputError("a score is -Infinity, expected a number or Infinity (lower is better); correct its sign")
+        raise InputError("a score is -Infinity, expected a number or Infinity (lower is better); fix its sign")

@@ -93,7 +93,7 @@ class Card(Strict):
     D: int = Field(ge=1)
     feature_columns: tuple[int, ...]
     target: Target
-    oddities: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     ethics: str | None = None
     splits: SplitProtocol
     fit: FitSettings = FitSettings()

@@ -176,6 +176,12 @@ def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> Tas
     return TaskSet(tasks, partial(bind_task, data_dir=data_dir))
 
 
+def official_name(sha256: str) -> str | None:
+    """The name of the official task with this SHA-256, such as `boston:0`, if there is one."""
+    tasks = official_tasks(card_names()).tasks
+    return next((f"{dataset}:{split}" for (dataset, split), task in tasks.items() if task.sha256 == sha256), None)
+
+
 def list_tasks() -> dict[str, int]:
     """The data sets that have tasks, and their numbers of splits."""
     return {name: load_card(name).splits.count for name in card_names()}

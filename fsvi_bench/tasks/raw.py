@@ -145,7 +145,7 @@ def _load_files(card: Card, source: FileSource, data_dir: Path | None) -> RawDat
     if len(table) != card.n or table.shape[1] < columns:
         raise InputError(
             f"{path} has {table.shape[0]} rows and {table.shape[1]} columns, but the card of {card.name} expects "
-            f"{card.n} rows and at least {columns} columns; correct the card"
+            f"{card.n} rows and at least {columns} columns; fix the card"
         )
     masks = _load_masks(card, card.splits.test_masks, data_dir) if card.splits.test_masks else None
     return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256, masks)

@@ -28,7 +28,7 @@ FIT = {
     "a class of another kind": ((Posterior,), {}, "'Posterior' is not a subclass of fsvi_bench.methods.base.Method"),
     "a number": ((3,), {}, "'3' is not a subclass of fsvi_bench.methods.base.Method; derive it from that class"),
     "unknown option": (("rand-a",), {"lrr": 1}, "method rand-a, option 'lrr': there is no such option; did you mean 'lr'? its options: "),
-    "no steps": (("rand-a",), {"max_steps": 0}, "method rand-a, option 'max_steps': got 0, expected more than 0; its options: "),
+    "no steps": (("rand-a",), {"max_steps": 0}, "method rand-a, option 'max_steps': got 0, expected 1 or more; its options: "),
     "more points than rows": (("rand-a",), {"M": 10_000}, "M=10000 asks for 5000 distinct training inputs, but a split has 398; choose a smaller M"),
     "another family": (("mean-field-vi",), {"family": "full"}, "method mean-field-vi has no family 'full'; its families: ffg"),
     "no family at all": (("rand-a",), {"family": 3}, "method rand-a has no family '3'; its families: full, ffg"),
@@ -117,10 +117,10 @@ def unchecked(kind, *tensors):
 EYE = np.eye(100)
 MASKED = np.ma.masked_array(np.zeros(100), mask=[True] + [False] * 99)
 SCORE = {
-    "no dimension": ((np.float64(0), EYE), "the mean has shape [], expected [100]; give (mean, covariance)"),
+    "no dimension": ((np.float64(0), EYE), "the mean has shape [], expected [100]; give one mean per weight"),
     "three arrays": ((1.0, 2.0, 3.0), "the posterior is a tuple of 3, expected a posterior of fit, a pair (mean [k], "),
     "a number": (1.0, "the posterior has shape [], expected a posterior of fit, a pair (mean [k], covariance [k, k])"),
-    "a variance": ((np.zeros(100), 1.0), "the covariance has shape [], expected [100, 100]; export it again"),
+    "a variance": ((np.zeros(100), 1.0), "the covariance has shape [], expected [100, 100]; give that of all 100 weights"),
     "masked": ((MASKED, EYE), "'mean' has masked entries, expected a number in each; fill them"),
     "q of numbers": (unchecked(FactorisedGaussian, zeros(), zeros()), "tensors of shapes mean [], scale [], expected mean [k], scale [k]; reshape them"),
     "q with a number": (unchecked(FullGaussian, zeros(100), zeros()), "mean [100], scale_tril [], expected mean [k], scale_tril [k, k]"),

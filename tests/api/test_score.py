@@ -153,7 +153,7 @@ def indefinite(covariance):
 
 
 REFUSED = {
-    "another k": (lambda m, C, q: (m[:9], C[:9, :9]), "task has k=100 features, posterior has 9; was it trained on another task?"),
+    "another k": (lambda m, C, q: (m[:9], C[:9, :9]), "the posterior has 9 weights, expected 100, one per feature of the task"),
     "float32 mean": (lambda m, C, q: (m.astype("f4"), C), "'mean' has type float32, expected float64 (float32 rounding alone can move a KL by 2e-6); compute it in float64"),
     "float32 torch": (lambda m, C, q: (m, torch.tensor(C).float()), "'covariance' has type float32, expected float64 (float32 "),
     "float32 posterior": (lambda m, C, q: q.map(torch.Tensor.float), "this is not a posterior over the task's 100 weights: its mean has type float32, expected float64 (float32 "),

@@ -41,6 +41,15 @@ def test_help_does_not_wait_for_torch(command):
     assert all(name in done.stdout for name in (["run", "score", "datasets", "tasks"] if command == () else command))
 
 
+@pytest.mark.parametrize("command", [(), ("run",), ("score",), ("submit",), ("verify",), ("datasets", "prepare")])
+def test_help_names_values_without_types_of_python(cli, command):
+    """A flag takes no value: nothing stands beside its name."""
+    status, out, _ = cli(*command, "--help")
+    assert status == 0
+    assert re.search(r"<(bool|str|int|float|path|list)", out) is None
+    assert re.search(r"--help {2,}Show this message", out)
+
+
 def test_results_are_read_without_lightning():
     """Whose import takes longer than a report: only what trains needs it."""
     code = (

@@ -1,6 +1,6 @@
 """Every kind of mistake, through the command line: status 2, one sentence, no traceback, nothing written.
 
-`refused` checks all of that; words here are the few that say what was got, what was expected and how to mend it.
+`refused` checks all of that; words here are the few that say what was got, what was expected and how to fix it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fsvi_bench.errors import plain_demands
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.io import read_posterior, write_posterior
 from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
@@ -78,6 +79,7 @@ SAID = [
     ("tasks show none.safetensors", "cannot read"),
     ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),
     ("tasks verify empty", "contains no task files"),
+    ("score --posteriors none", "there is no folder none; give --posteriors a folder"),
     ("score --posteriors file", "--posteriors file is a file; score it with --task and --posterior"),
     ("status none", "folder none does not exist"),
     ("status empty", "contains neither records nor a plan"),
@@ -157,9 +159,15 @@ def test_posteriors_of_another_task_and_of_no_task(refused, tmp_path):
     metadata = {"format": "fsvi-posterior/1", "kind": "gaussian-ffg"}
     save_file({"mean": read_posterior(FULL).mean[:99].clone(), "scale": torch.ones(99, **f64)}, path, metadata)
     said = refused("score", "--task", TASK, "--posterior", path)
-    assert "task has k=100 features, posterior has 99; was it trained on another task?" in said
+    assert (
+        "the posterior has 99 weights, expected 100, one per feature of the task; use the task it was trained on"
+        in said
+    )
     write_posterior(path, read_posterior(FULL), read_task(TASK).sha256[::-1])
-    assert "it is a posterior of task" in refused("score", "--task", TASK, "--posterior", path)
+    assert "it belongs to task" in refused("score", "--task", TASK, "--posterior", path)
+    write_posterior(path, read_posterior(FULL), read_official("diabetes", 1).task.sha256)
+    said = refused("score", "--task", "diabetes:0", "--posterior", path)
+    assert "belongs to diabetes:1, but --task is diabetes:0; use --task diabetes:1" in said
     write_posterior(path, FactorisedGaussian(torch.zeros(100, **f64), torch.full((100,), 1e300, **f64)))
     assert "the posterior's numbers reach" in refused("score", "--task", "diabetes:0", "--posterior", path)
     path.unlink()
@@ -178,7 +186,7 @@ def test_another_tasks_certificate(cli, refused, tmp_path):
     ("kind", "tensors", "message"),
     [
         ("particles", {"particles": torch.zeros(1, 100, **f64)}, "it has 1 particle, expected 2 or more; draw more"),
-        ("particles", {"particles": torch.zeros(3, 99, **f64)}, "task has k=100 features, posterior has 99"),
+        ("particles", {"particles": torch.zeros(3, 99, **f64)}, "the posterior has 99 weights, expected 100"),
         ("particles", {"particles": torch.full((3, 100), torch.nan, **f64)}, "'particles' contains NaN or infinity"),
         ("function-samples", {"f_test": torch.zeros(3, 7, **f64), "f_box": torch.zeros(3, 1000, **f64)}, "f_test has values at 7 inputs, expected the task's 44"),
         ("function-samples", {"f_test": torch.zeros(1, 44, **f64), "f_box": torch.zeros(1, 1000, **f64)}, "it has 1 function, expected 2 or more"),

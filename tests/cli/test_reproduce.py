@@ -62,7 +62,7 @@ def figure_files(folder, name):
 
 @pytest.fixture
 def quick(cli, tiny, tmp_path):
-    """Makes a quick look; returns what the command returns."""
+    """Makes a preview; returns what the command returns."""
     return lambda name, *flags: cli("reproduce", name, "--quick", "--out", tmp_path, "--workers", "1", *flags)
 
 
@@ -143,7 +143,7 @@ def test_a_figure_is_legible_in_print_and_says_what_it_shows(quick, tiny, tmp_pa
     assert figure.get_size_inches()[0] == 7.0
     assert min(text.get_fontsize() for text in texts) >= 8
     said = "\n".join(text.get_text() for text in texts)
-    expected = ["EXACT", "FIXEDA", "RANDA", "SSGE", "up to 3 steps", "M = 10", "quick look: 7 cells", "KL jitter 1e-6"]
+    expected = ["EXACT", "FIXEDA", "RANDA", "SSGE", "up to 3 steps", "M = 10", "preview: 7 cells", "KL jitter 1e-6"]
     if name == "burt2020-fig2":
         expected += ["|A| = minibatch = M = 10 (FIXEDA: all rows)", "NLPD", "nats per test point"]
         assert "0" in [text.get_text().strip() for text in texts]  # EXACT full
@@ -213,7 +213,7 @@ def test_undecided_and_refuted_claims_are_distinguished(capsys):
 
 
 def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypatch):
-    def investigate(settings, laboratory):
+    def investigate(settings, context):
         raise PartFailed("1 of 2 parts failed; the first: value 1.0: ArithmeticError: planted")
 
     settings = REPRODUCTIONS["ksw2015-fig2"].settings

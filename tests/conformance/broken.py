@@ -94,6 +94,16 @@ class TwiceTheSteps(Sound):
         return data
 
 
+class SolvesEveryProblem(Method):
+    """A closed form that returns the solutions of all problems for each."""
+
+    families = ("full",)
+
+    def solve(self, problem):
+        means = torch.zeros_like(self.problems.Phi[:, 0])
+        return FullGaussian(means, torch.eye(means.shape[1]).double().expand(len(means), -1, -1))
+
+
 class Unchecked(FullGaussian):
     """Hides from the checks of its form that its factor is a symmetric root, not a Cholesky factor."""
 
@@ -172,6 +182,11 @@ _BROKEN = [
     (shows(lambda m: Sound.posterior(m) if m.steps_done else m.walked), BEFORE, "is Tensor, expected gaussian-ffg"),
     (shows(lambda m: ffg(m.walked.float())), AFTER, "float32, expected float64"),
     (shows(lambda m: ffg(m.walked[0])), AFTER, "for 4 problems"),
+    (
+        SolvesEveryProblem,
+        AFTER,
+        r"mean has shape \[16, 20\] for 4 problems, expected \[4, 20\]; `solve` must return a batch of one, and returned 4$",
+    ),
     (shows(lambda m: ffg(m.walked[:, 1:])), AFTER, r"shape \[19\], expected \[20\]"),
     (shows(lambda m: ffg(m.walked + (np.nan if m.steps_done == 20 else 0.0))), AFTER, "NaN or infinity"),
     (shows(lambda m: ffg(m.walked, -1.0)), AFTER, "'scale' contains -1, expected positive"),

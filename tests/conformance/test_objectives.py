@@ -81,6 +81,17 @@ def reshaped(mean, tril, Phi):
     return dense_kl(m, F @ F.mT, K)
 
 
+def asymmetric(mean, tril, Phi):
+    """A reshape where a transpose is meant, so that the covariance is no longer symmetric."""
+    m, S, K = moments(mean, tril, Phi)
+    F = Phi @ tril
+    product = F @ F.reshape(len(F), *F.shape[:0:-1])
+    half = 0.5 * (
+        torch.einsum("bii->b", torch.linalg.solve(K, product)) - torch.einsum("bii->b", torch.linalg.solve(K, S))
+    )
+    return dense_kl(m, S, K) + half
+
+
 def scrambled_variances(mean, tril, Phi):
     """Variances of weights in reverse, as a wrong `view` of a flat vector gives them: right if all are equal."""
     return kl(mean, tril.flip(-1, -2).mT, Phi)
@@ -158,6 +169,19 @@ def first_input_only(mean, tril, Phi):
     return kl(mean, tril, Phi[:, :1])
 
 
+def without_its_mean(mean, tril, Phi):
+    mean.data.zero_()
+    return kl(mean, tril, Phi)
+
+
+def number_of_inputs_for_the_rank(mean, tril, Phi):
+    rows = torch.linalg.pinv(Phi) @ Phi
+    root = rows @ tril
+    values = torch.linalg.svdvals(root).clamp(min=1e-9).log()[:, : min(Phi.shape[-2:])].sum(-1)
+    squares = root.square().sum((-2, -1)) + (rows @ mean[..., None]).square().sum((-2, -1))
+    return 0.5 * (squares - Phi.shape[-2]) - values
+
+
 def negative_infinity(mean, tril, Phi):
     return kl(mean, tril, Phi) * math.inf
 
@@ -168,6 +192,9 @@ def raises(mean, tril, Phi):
 
 FAULTS = [
     (reshaped, "kl", "depends on function values only", "reshape that scrambles variances"),
+    (asymmetric, "kl", "ignores the order of inputs", "a covariance asymmetric"),
+    (without_its_mean, "kl", "returns one number per problem", "it changes its argument mean_q in place"),
+    (number_of_inputs_for_the_rank, "kl", "equals the KL of the weights", "in place of the rank"),
     (scrambled_variances, "kl", "depends on function values only", "reshape that scrambles variances"),
     (counted_twice, "kl", "equals the closed form", "it is twice the KL divergence: a part is added twice"),
     (counted_twice, "kl", "equals the KL of the weights", "expected the KL of the weights"),

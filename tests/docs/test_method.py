@@ -63,6 +63,18 @@ def test_the_template_runs_and_learns(in_empty_folder, cli):
         assert kls[family, 300] < 0.2 * kls[family, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("title", ["sampling.py", "closed_form.py"])
+def test_the_other_examples_conform(tmp_path, title):
+    path = tmp_path / title
+    path.write_text(PAGE.split(f'```python title="{title}"\n')[1].split("```")[0])
+    name = re.search(r"(?m)^class (\w+)", path.read_text())
+    assert name is not None
+    method = load_method(f"{path}:{name[1]}")
+    report = check_method([Subject(method, family) for family in method.cls.families])
+    assert [each for each in report.findings if each.status == "failed"] == []
+
+
 def test_the_template_may_take_larger_minibatches(in_empty_folder):
     path = Path("larger.py")
     path.write_text(TEMPLATE.replace("minibatch: int = 20", "minibatch: int = 32"))

@@ -166,7 +166,7 @@ def test_which_task_a_file_is_of(folder, cli, metadata, place, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["score", "--posteriors", "none", "--task-set", "tasks"], "contains no posterior file"),
+        (["score", "--posteriors", "none", "--task-set", "tasks"], "there is no folder none"),
         (["score", "--posteriors", "tasks", "--task-set", "none"], "unknown task file, folder or data set"),
         (["score", "--posterior", "q"], "give one of these combinations"),
         (["score", "--posteriors", "q", "--posterior", "q"], "give one of these combinations"),

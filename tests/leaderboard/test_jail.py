@@ -100,7 +100,7 @@ def test_the_environment_reveals_nothing(task, monkeypatch):
 
 def test_it_has_the_training_rows_and_nothing_of_the_test_rows(task):
     found = run(source("import os; raise RuntimeError(str(sorted(os.listdir(os.path.dirname(__file__)))))"), task)
-    assert found.reason == "RuntimeError: [’job.pickle’, ’method.py’]"
+    assert found.reason == "RuntimeError: ['job.pickle', 'method.py']"
 
 
 def test_its_problem_holds_no_more_than_it_shows(tmp_path):

@@ -70,7 +70,9 @@ def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path)
     (tmp_path / ALLOWED_SIGNERS).write_text("")
     made = dict(site_files(Site(read_board(tmp_path))))
     assert not any(KEY.hex().encode() in content for content in made.values())
-    assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
+    assert (
+        "verify leaderboard/entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
+    )
     assert "No entry has a valid result yet." in Page(made["index.html"]).words  # nobody signed
     assert "its result is not signed by an allowed signer" in Page(made["methods/near.html"]).words
 
@@ -174,6 +176,14 @@ def test_equal_folders_give_equal_files_whatever_the_order(files, tmp_path, cli)
     written = tree(tmp_path / "site")
     assert written.pop(MANIFEST)
     assert written == files
+
+
+def test_the_command_says_that_a_board_has_no_results(tmp_path, cli):
+    save_board(tmp_path)
+    assert "no valid result yet" not in cli("leaderboard", "build", "--root", tmp_path)[2]
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    assert "the leaderboard has no valid result yet" in cli("leaderboard", "build", "--root", tmp_path)[2]
 
 
 def test_a_board_without_results_and_one_with_absurd_numbers_have_pages(tmp_path):

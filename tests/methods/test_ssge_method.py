@@ -125,3 +125,16 @@ def test_estimators_see_no_columns_that_fill_up():
     score = method._score(samples)
     close(score[..., :13], kef_score(samples[..., :13], 1e-4, 2.0))
     assert not score[..., 13:].any()
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_fbnn_is_ssge_with_the_settings_of_its_code(family):
+    """Sun et al. (2019): 100 function samples, minibatch 20 and 5 more inputs, 0.99 of the eigenvalues, noise 0.01."""
+    data = take(odd_problems(), [0, 1])
+    published = {"M": 25, "minibatch": 20, "lr": 0.001, "S": 100, "eigen_share": 0.99, "injected_noise": 0.01}
+    fbnn = trained_method("fbnn", data, family, {"max_steps": 20})
+    ssge = trained_method("ssge", data, family, {**published, "max_steps": 20})
+    assert fbnn.options.model_dump() == ssge.options.model_dump()
+    for one, other in zip(unstack(fbnn.posterior()), unstack(ssge.posterior()), strict=True):
+        assert torch.equal(one.mean, other.mean)
+        assert torch.equal(one.covariance_tril(), other.covariance_tril())

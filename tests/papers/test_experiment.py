@@ -18,8 +18,8 @@ from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
-from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, _attempt, _deciding
-from fsvi_bench.papers.places import Workshop
+from fsvi_bench.papers.parts import ExperimentContext, PartFailed, Plain, _attempt, _deciding
+from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor
@@ -42,8 +42,8 @@ def broken(x):
     return {"value": x}
 
 
-def workshop(root, quick=False, workers=1):
-    return Workshop(root, quick, Resources(executor=LocalExecutor(workers)), Silent())
+def workspace(root, quick=False, workers=1):
+    return Workspace(root, quick, Resources(executor=LocalExecutor(workers)), Silent())
 
 
 # --- Parts ------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,10 @@ def workshop(root, quick=False, workers=1):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
-    first, second = Laboratory("x", workshop(tmp_path, workers=workers)), Laboratory("x", workshop(tmp_path))
+    first, second = (
+        ExperimentContext("x", workspace(tmp_path, workers=workers)),
+        ExperimentContext("x", workspace(tmp_path)),
+    )
     found = first.table(reciprocal, {"x": [4.0, 0.0, math.inf]})
     assert found.to_dict("list") == {
         "x": [4, 0, math.inf],
@@ -70,7 +73,7 @@ def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
 def test_a_part_that_fails_costs_no_other(tmp_path):
     notes, progress = [], Silent()
     progress.note = notes.append
-    parts = Laboratory("x", replace(workshop(tmp_path), progress=progress))
+    parts = ExperimentContext("x", replace(workspace(tmp_path), progress=progress))
     with pytest.raises(PartFailed, match=r"1 of 3 parts failed; the first: x -1\.0: LinAlgError: planted in two"):
         parts.table(broken, {"x": [1.0, -1.0, math.inf]})
     assert len(list(tmp_path.rglob("*.json"))) == 2
@@ -90,7 +93,7 @@ def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
 
 def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
     def compute():
-        Laboratory("x", workshop(tmp_path)).table(reciprocal, {"x": [2.0]})
+        ExperimentContext("x", workspace(tmp_path)).table(reciprocal, {"x": [2.0]})
 
     compute()
     (path,) = tmp_path.rglob("*.json")
@@ -138,8 +141,8 @@ figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}]}]
 """
 
 
-def investigate(settings, laboratory):
-    (value,) = laboratory.table(reciprocal, {"x": [settings.value]})["value"]
+def investigate(settings, context):
+    (value,) = context.table(reciprocal, {"x": [settings.value]})["value"]
     frame = pd.DataFrame({"x": [1, 2], "y": [value, math.inf], "form": ["f", "g"]})
     return {"numbers": frame}
 
@@ -154,7 +157,7 @@ def made(tmp_path, monkeypatch):
 
 def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, tmp_path):
     for quick, holds in ((False, True), (True, False)):
-        outcome = made.make(workshop(tmp_path / "out", quick))
+        outcome = made.make(workspace(tmp_path / "out", quick))
         stem = "made-quick" if quick else "made"
         assert [path.name for path in outcome.files] == [f"{stem}.{kind}" for kind in ("png", "svg", "json", "csv")]
         assert [claim.holds for claim in outcome.claims] == [holds]
@@ -164,7 +167,7 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
         small = 0.5 if quick else 0.25
         assert numbers["frames"] == {"numbers": {"x": [1, 2], "y": [small, "Infinity"], "form": ["f", "g"]}}
         assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, small),)),)
-    assert made.make(workshop(tmp_path / "out")).computed == 0
+    assert made.make(workspace(tmp_path / "out")).computed == 0
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path, right
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
     path.write_text(path.read_text().replace(right, wrong))
     with pytest.raises(InputError, match=rf"made\.yaml: .*{said}"):
-        made.make(workshop(tmp_path / "out"))
+        made.make(workspace(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_a_name_that_nothing_has_is_the_files_mistake(made, tmp_path, right, wro
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
     path.write_text(path.read_text().replace(right, wrong))
     with pytest.raises(InputError, match=rf"made\.yaml names '{name}'.*numbers \(x, y, form\)"):
-        made.make(workshop(tmp_path / "out"))
+        made.make(workspace(tmp_path / "out"))
 
 
 def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):
@@ -213,7 +216,7 @@ def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monk
 
     monkeypatch.setattr(experiment, "write_figure", fail)
     with pytest.raises(RuntimeError, match="planted"):
-        made.make(workshop(tmp_path / "out"))
+        made.make(workspace(tmp_path / "out"))
     assert {path.name for path in (tmp_path / "out").glob("made*")} == {"made.json", "made.csv"}
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.experiment import Laboratory
+from fsvi_bench.papers.experiment import ExperimentContext
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
-from fsvi_bench.papers.places import Workshop
+from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -69,7 +69,7 @@ def tiny(monkeypatch):
 
 
 def make(name, root, data_dir=None, progress=None):
-    return REPRODUCTIONS[name].make(Workshop(root, True, Resources(data_dir=data_dir), progress or Silent()))
+    return REPRODUCTIONS[name].make(Workspace(root, True, Resources(data_dir=data_dir), progress or Silent()))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -117,8 +117,8 @@ def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
 
 
 def test_images_that_change_meanwhile_are_refused(tmp_path):
-    workshop = Workshop(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
-    found = ImageSource.find(Laboratory("x", workshop))
+    workspace = Workspace(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
+    found = ImageSource.find(ExperimentContext("x", workspace))
     assert found.load().name == "mnist"
     write_mnist(tmp_path, seed=1)
     with pytest.raises(InputError, match="changed while they were in use"):

@@ -93,6 +93,6 @@ def test_a_click_sorts_numbers_with_infinity_and_what_is_missing_last(visit):
 
 def test_markup_in_names_and_reasons_is_shown_as_text(visit):
     page = visit()
-    assert page.locator("#troubles .reason").first.inner_text() == "<b>it broke</b>"
+    assert page.locator("#failures .reason").first.inner_text() == "<b>it broke</b>"
     assert page.locator("b, i.mine").count() == 0
     assert page.get_by_text("<i>mine<i>").first.is_visible()

@@ -101,7 +101,7 @@ def test_what_comes_from_outside_is_text(tmp_path):
     page = Page(text)
     assert not [tag for tag, _ in page.elements if tag == "img"]
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
-    assert evil in page.said["troubles"]
+    assert evil in page.said["failures"]
     assert (name, "full") in page.results(name)
     assert "alert(1)" in (tmp_path / "report" / "kl.svg").read_text()
 

@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 from fsvi_bench.cli.app import app
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
-from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
+from fsvi_bench.presenting.report.sections import commands, counts, failures, method_summary, origin
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
@@ -84,7 +84,7 @@ def test_failures_that_differ_only_in_numbers_are_grouped():
     records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))
     records.append(record("ssge", 4, None, reason="x" * 5000, dataset="yacht"))
     told = ("status", "cells", "of", "where", "numbers_differ")
-    assert [tuple(t[name] for name in told) for t in troubles(study_of(records))] == [
+    assert [tuple(t[name] for name in told) for t in failures(study_of(records))] == [
         ("failed", 2, 4, ["boston 0-1"], True),
         ("diverged", 1, 4, ["boston 3"], False),
         ("failed", 1, 4, ["boston 2"], False),

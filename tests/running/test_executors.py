@@ -26,6 +26,19 @@ from fsvi_bench.running.executors import RETRIES, LocalExecutor, WorkerDied
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
+def nothing():
+    """A worker's preparation, and a call."""
+
+
+def test_a_worker_whose_parent_dies_before_its_answer_ends_quietly():
+    """It raises nothing, which multiprocessing would print below the name of the process."""
+    pipe, parent = connection.Pipe()
+    parent.send_bytes(pickle.dumps(nothing))
+    parent.close()
+    executors._serve(pipe, nothing, ())
+    pipe.close()
+
+
 def work(argument):
     """Runs in a worker (or here): a number doubled, or the planted error."""
     if argument == "refused":

@@ -122,7 +122,7 @@ def test_a_nearly_singular_posterior_gets_a_finite_kl(toy):
 
 
 def test_another_k_is_refused(toy):
-    with pytest.raises(InputError, match="task has k=20 features, posterior has 3"):
+    with pytest.raises(InputError, match="the posterior has 3 weights, expected 20"):
         score(FactorisedGaussian(zeros(3), ones(3)), toy)
 
 

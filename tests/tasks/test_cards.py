@@ -103,7 +103,7 @@ def test_boston_states_its_ethical_problem_and_why_it_is_kept():
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", UCI)
-def test_raw_data_have_the_cards_size_and_oddities(name):
+def test_raw_data_have_the_cards_size_and_notes(name):
     card = load_card(name)
     raw = load_raw(card, 0)
     assert raw.X.shape == (card.n, card.D)

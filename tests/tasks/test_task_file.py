@@ -1,4 +1,4 @@
-"""`fsvi-task/1`: what is written is read back, and whatever is wrong is refused with got, expected and mend."""
+"""`fsvi-task/1`: what is written is read back, and whatever is wrong is refused with got, expected and a fix."""
 
 from __future__ import annotations
 

@@ -302,9 +302,12 @@ def _last_words(errors: IO[bytes]) -> str:
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
     lines = [line for line in tail.splitlines() if line.strip()]
-    return f"; the last line of its output: '{quotable(lines[-1], 160)}'" if lines else ""
+    if not lines:
+        return ""
+    last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
+    return f"; the last line of its output: '{last}'"
 
 
 def quotable(text: str, length: int) -> str:
-    """Untrusted text on one line, shortened, without control characters, markup or closing quotes."""
-    return plain(text, length).translate(str.maketrans("'<>", "’‹›"))
+    """Untrusted text on one line, shortened, without control characters or markup."""
+    return plain(text, length).translate(str.maketrans("<>", "‹›"))

@@ -199,7 +199,8 @@ def _along(course: pd.DataFrame) -> list[Any]:
 def _run_command(site: Site, standing: Standing) -> str:
     """The command that trains the entry on the official tasks, with different seeds."""
     manifest, method = standing.entry.manifest, standing.entry.manifest.method
-    name = f"entries/{standing.name}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
+    folder = f"leaderboard/entries/{standing.name}"
+    name = f"{folder}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
     words = ["fsvi-bench", "run", "--method", name, "--family", manifest.family]
     words += [word for dataset in site.board.edition.datasets for word in ("--dataset", dataset)]
     return shlex.join([*words, "--splits", ranges(OFFICIAL_SPLITS), *setting_words(manifest.settings)])

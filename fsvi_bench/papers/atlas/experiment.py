@@ -12,7 +12,7 @@ from fsvi_bench.papers.atlas.chains import run_chains
 from fsvi_bench.papers.atlas.estimators import compare_estimators
 from fsvi_bench.papers.atlas.optima import OPTIMA, bands, check_fsp_laplace, check_gfsvi, check_gwi, spectra, sweep
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
 from fsvi_bench.papers.problems import load_problem
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.threads import one_thread
@@ -57,11 +57,11 @@ class Settings(Plain):
 
 
 @one_thread()
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Curves and spectra to draw; checks of GWI, GFSVI, FSP-Laplace and SGLD; errors of estimated scores."""
 
     def load(dataset: str, splits: int = 1) -> list[Task]:
-        return [load_problem(dataset, split, laboratory.data_dir) for split in range(splits)]
+        return [load_problem(dataset, split, context.data_dir) for split in range(splits)]
 
     (toy,) = load("toy")
     problems = [load(dataset)[0] for dataset in settings.datasets]

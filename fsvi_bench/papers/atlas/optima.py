@@ -190,7 +190,6 @@ def check_gfsvi(problem: Task, shares: Sequence[float]) -> pd.DataFrame:
     KL is finite although a direction collapses, or infinite although none does.
     """
     eigenvalues, V = precision_basis(problem)
-    eigenvalues, V = precision_basis(problem)
     precision = problem.N / float(problem.noise_variance)
     g = ((eigenvalues - 1) / precision).numpy()
     seen = slice(row_space(problem.Phi, SEEN_BY_GFSVI).shape[1])

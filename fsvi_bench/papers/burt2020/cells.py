@@ -87,7 +87,7 @@ def in_words(jitter: float) -> str:
 def settings_in_words(cells: pd.DataFrame, quick: bool) -> dict[str, Any]:
     """Text for titles: the number of cells, sizes of A, steps and splits."""
     there, planned = cells["status"].ne("missing").sum(), len(cells)
-    words = f"{'quick look: ' if quick else ''}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
+    words = f"{'preview: ' if quick else ''}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
     return {
         "cells": words,
         "steps": _steps_in_words(cells),

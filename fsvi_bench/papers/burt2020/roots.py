@@ -30,7 +30,7 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     random_rotation,
     spectral_rotations,
 )
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
@@ -48,17 +48,17 @@ class Settings(Plain):
     seed: int
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The splits of the data sets with at least two official tasks; the others are listed."""
     splits = {dataset: official_splits(dataset)[: settings.splits] for dataset in settings.datasets}
     left_out = [dataset for dataset in splits if len(splits[dataset]) < 2]
     for dataset in left_out:
-        laboratory.note(f"{dataset} is left out: it has fewer than two official tasks")
+        context.note(f"{dataset} is left out: it has fewer than two official tasks")
         del splits[dataset]
     if not splits:
         raise InputError(f"none of {', '.join(left_out)} has two official tasks; name data sets with at least two")
     tasks = (read_official(dataset, split).task for dataset in splits for split in splits[dataset])
-    found = [examine(bind_task(task, laboratory.data_dir), settings) for task in tasks]
+    found = [examine(bind_task(task, context.data_dir), settings) for task in tasks]
     frames = {name: pd.concat([of_task[name] for of_task in found], ignore_index=True) for name in found[0]}
     frames |= judged(**frames)
     frames["floors"].attrs["left_out"] = (

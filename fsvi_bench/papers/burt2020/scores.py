@@ -13,7 +13,7 @@ from fsvi_bench.papers.burt2020.cells import (
     spread_by_line,
     title_of,
 )
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.running.options import Request
 
 DEFAULT = 80  #: size whose mark is used for methods without a size, such as EXACT
@@ -25,10 +25,10 @@ LARGEST_STEP = 0.12  #: between the marks of two sizes
 MEAN_OFFSET = 0.043  #: of the mean to the right of its median
 
 
-def compare_scores(request: Request, laboratory: Laboratory) -> Frames:
+def compare_scores(request: Request, context: ExperimentContext) -> Frames:
     """Scores by data set, method, family, size of A and jitter, over splits."""
-    cells = frame_of(laboratory.cells)
-    return {"scores": scores_by_line(cells, laboratory.workshop.quick), "cells": cells}
+    cells = frame_of(context.cells)
+    return {"scores": scores_by_line(cells, context.workspace.quick), "cells": cells}
 
 
 def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:

@@ -33,7 +33,7 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
 from fsvi_bench.papers.problems import load_problem
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
@@ -133,11 +133,11 @@ def descend(marginal: Marginal, streams: Streams, eigen_share: float, steps: Seq
     return found
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Results for the prior and the exact posterior of each data set, and for the standard normal."""
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
-        problem = load_problem(dataset, settings.split, laboratory.data_dir)
+        problem = load_problem(dataset, settings.split, context.data_dir)
         marginals |= function_marginals(problem, settings)
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
     return judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings))

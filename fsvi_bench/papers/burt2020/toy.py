@@ -7,7 +7,7 @@ import torch
 
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.store import load_posterior
@@ -16,14 +16,14 @@ from fsvi_bench.tasks.task import Task
 LIMITS = -3.4, 3.6  #: of the figure's panels, as in its file
 
 
-def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
+def compare_curves(request: Request, context: ExperimentContext) -> Frames:
     """Mean and standard deviation of f (without noise) under every posterior, and the training data.
 
     Raises:
         InputError: the task is not in the cache, or a posterior is missing from the folder.
     """
-    records, root = laboratory.cells.records, laboratory.workshop.root
-    problem, cells = problem_of(records[0], None), frame_of(laboratory.cells)
+    records, root = context.cells.records, context.workspace.root
+    problem, cells = problem_of(records[0], None), frame_of(context.cells)
     curves = {
         record.cell: curve(problem, load_posterior(record, root, problem.frozen))
         for record in records
@@ -41,7 +41,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
         "data": pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels[["panel"]], how="cross"),
         "cells": cells,
     }
-    panels.attrs.update(settings_in_words(cells, laboratory.workshop.quick))
+    panels.attrs.update(settings_in_words(cells, context.workspace.quick))
     return frames
 
 

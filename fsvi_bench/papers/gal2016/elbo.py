@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
 from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
@@ -48,10 +48,10 @@ class Settings(Plain):
         return self
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     grid = {"tau": sorted(settings.precisions), "p": sorted(settings.drop_rates), "repeat": range(settings.repeats)}
-    shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
-    networks = laboratory.table(train_and_measure, grid | {"N": [settings.N]}, **shared)
+    shared = {"N_test": settings.N_test, "network": settings.network, "device": context.device}
+    networks = context.table(train_and_measure, grid | {"N": [settings.N]}, **shared)
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
     return {**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})}

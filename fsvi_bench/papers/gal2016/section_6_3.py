@@ -24,7 +24,7 @@ from fsvi_bench.maths.blr import (
 )
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.spike_slab import spike_slab_moments, spike_slab_optimum, spike_slab_row
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.gal2016.linear_model import (
     Problems,
     Settings,
@@ -46,7 +46,7 @@ ATOMS, RETAIN, LENGTHSCALES = np.array([(0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5,
 RARE_SPIKE = 1e-9  #: the f that represents f → 0
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Computes everything in this process: at the paper's scale it takes seconds."""
     few_weights = settings.model_copy(update={"inputs": settings.mask_weights})
     masked = draw_problems(few_weights, settings.mask_points)

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
 from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
@@ -42,10 +42,10 @@ class Settings(Plain):
     network: ConcreteSettings
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     grid = {"N": sorted(settings.sizes), "repeat": range(settings.repeats)}
-    shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
-    networks = laboratory.table(train_and_measure, grid, **shared)
+    shared = {"N_test": settings.N_test, "network": settings.network, "device": context.device}
+    networks = context.table(train_and_measure, grid, **shared)
     return frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"])))
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
 
 GAUSSIAN = "around 0: Gaussian, linear"  #: figure 1
@@ -130,7 +130,7 @@ def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
     )
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Masses that grow without bound, and the dependence of the truncated prior on its interval."""
     forms, (delta, r), k = likelihoods(settings), neighbourhood(settings), settings.tail_from
     height = expit(k)

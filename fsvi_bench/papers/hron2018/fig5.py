@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as failed
@@ -262,7 +262,7 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
 # --- Results ----------------------------------------------------------------------------------------------------------
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Frames for lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.hron2018.quasi_kl import (
     IndependentAtoms,
     centred_discretised_line_kl,
@@ -142,7 +142,7 @@ def approach(
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Frames of distances from the limits, and of the effect of a line's orientation under discretisation."""
     theta, retain, *targets = dropout_cases(settings)
     atoms, subspaces, along = dropout(theta, retain, *targets), random_subspaces(settings), lines(settings)

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, PositiveFloat
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.hron2018.log_uniform import (
     Likelihood,
     Numbers,
@@ -111,7 +111,7 @@ def formats() -> pd.DataFrame:
     )
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Frames of the three sequences and their last steps."""
     followed = sequences(settings)
     steps, by_format = pd.concat(followed), formats()

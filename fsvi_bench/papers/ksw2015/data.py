@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.experiment import Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Plain
 from fsvi_bench.seeds import derived_generator
 
 FOLDERS = (".", "mnist", "MNIST", "MNIST/raw")
@@ -55,11 +55,11 @@ class ImageSource(Plain):
     folder: Path | None = Field(default=None, exclude=True)
 
     @classmethod
-    def find(cls, laboratory: Laboratory) -> ImageSource:
-        images, folder = load_images(laboratory.data_dir), laboratory.data_dir
+    def find(cls, context: ExperimentContext) -> ImageSource:
+        images, folder = load_images(context.data_dir), context.data_dir
         if images.name != "mnist":
-            laboratory.note("MNIST is not in the data folder: scikit-learn's bundled digits are used instead")
-        return cls(name=images.name, sha256=images.sha256(), device=laboratory.device, folder=folder)
+            context.note("MNIST is not in the data folder: scikit-learn's bundled digits are used instead")
+        return cls(name=images.name, sha256=images.sha256(), device=context.device, folder=folder)
 
     def load(self) -> Images:
         """The images on the device. Raises InputError if the files have changed since they were found."""

@@ -7,7 +7,7 @@ import pandas as pd
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
 from fsvi_bench.seeds import derive_seed
@@ -50,10 +50,10 @@ def train_and_test(variant: str, width: int, repeat: int, training: TrainSetting
     return {"test_error": errors[best][1], "best_epoch": best + 1, "drop_rates": rates}
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    images = ImageSource.find(laboratory)
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
+    images = ImageSource.find(context)
     grid = {"variant": VARIANTS, "width": sorted(settings.widths), "repeat": range(settings.repeats)}
-    networks = laboratory.table(train_and_test, grid, training=settings.training, images=images)
+    networks = context.table(train_and_test, grid, training=settings.training, images=images)
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
         images=images.name,

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exact": gaussian_dropout_kl,
@@ -30,7 +30,7 @@ class Settings(Plain):
     points: int = Field(ge=2)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """All forms as plotted in the paper: −KL, with the constant such that the exact one is 0 at α = 1."""
     low, high = (math.log(p / (1 - p)) for p in (settings.lowest_rate, settings.highest_rate))
     log_alpha = torch.linspace(low, high, settings.points, dtype=torch.float64).clamp(max=0.0)

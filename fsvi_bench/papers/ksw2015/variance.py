@@ -11,7 +11,7 @@ from pydantic import PositiveInt, model_validator
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import (
     NOISES,
@@ -62,13 +62,13 @@ class Settings(Plain):
         return self
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    images = ImageSource.find(laboratory)
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
+    images = ImageSource.find(context)
     grid = {"table": NOISES, "network": range(settings.networks)}
     chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
-    networks = laboratory.table(train_and_measure, grid, images=images, **chosen)
+    networks = context.table(train_and_measure, grid, images=images, **chosen)
     # Run alone, so that other parts do not affect the times.
-    timed = laboratory.table(time_steps, {}, settings=settings.timing, images=images)
+    timed = context.table(time_steps, {}, settings=settings.timing, images=images)
     found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found["ratios"]["images"] = images.name
     return found

@@ -17,7 +17,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.pages import render
 from fsvi_bench.presenting.frames import formula
 from fsvi_bench.resources import resource_dir
@@ -44,7 +44,7 @@ class Settings(Plain):
     splits: int = Field(ge=2)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
+def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Every official task of these data sets, compared with external results on the same rows.
 
     Raises:
@@ -54,7 +54,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     if not places:
         raise InputError("none of the data sets has official tasks; install the package again")
     tasks = (read_official(*place) for place in places)
-    splits = pd.DataFrame([compare(each, bind_task(each.task, laboratory.data_dir)) for each in tasks])
+    splits = pd.DataFrame([compare(each, bind_task(each.task, context.data_dir)) for each in tasks])
     missing = [name for name in settings.datasets if name not in set(splits["dataset"])]
     return findings(splits.merge(gpflow(), "left", ["dataset", "split"]), missing)
 

@@ -57,8 +57,8 @@ def lines_of(study: Study) -> pd.DataFrame:
     inside = coverage(study.finished, "coverage", LINE_OF).add_prefix("inside_")
     lines = lines.join([_spectra(study.finished), inside]).reset_index()
     lines["missing"] = np.where(lines["ok"] > 0, "unknown", "none finished")
-    lacking = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
-    lines["lacking"] = lacking.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
+    unfinished = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
+    lines["unfinished"] = unfinished.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
     return lines.join(looks(lines["method"])).merge(_places(lines), on="entry")
 
 

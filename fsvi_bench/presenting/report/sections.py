@@ -47,7 +47,7 @@ def sections(study: Study) -> dict[str, Any]:
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
         "rankings": rankings(study),
         "ranked": RANKED,
-        "troubles": troubles(study),
+        "failures": failures(study),
         "origin": origin(study),
         "commands": commands(study),
     }
@@ -99,7 +99,7 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     }
 
 
-def troubles(study: Study) -> list[dict[str, Any]]:
+def failures(study: Study) -> list[dict[str, Any]]:
     """Groups of failed cells by entry, status and reason, disregarding numbers in the reason; largest groups first."""
     bad = study.cells[study.cells["status"] != "ok"].sort_values(["dataset", "split", "seed"])
     reasons = bad["reason"].fillna("no reason given").str.split().str.join(" ")

@@ -14,7 +14,7 @@ from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, ver
 from fsvi_bench.papers.burt2020.study.reproduction import is_published
 from fsvi_bench.papers.burt2020.study.summary import courses
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
-from fsvi_bench.papers.places import Workshop
+from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -87,7 +87,7 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 
 def reproduce(root):
-    return REPRODUCTIONS["burt2020-study"].make(Workshop(root, False, Resources(), Silent(), compute=False))
+    return REPRODUCTIONS["burt2020-study"].make(Workspace(root, False, Resources(), Silent(), compute=False))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fsvi_bench.methods import functional
 from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.burt2020.study.table import SCORES
-from fsvi_bench.papers.places import Cells, Workshop, places, run_or_find, sort_records
+from fsvi_bench.papers.places import Cells, Workspace, places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
@@ -44,12 +44,12 @@ def ran(tmp_path_factory):
     return root, make_plan(Request(splits="0-1", **ASKED))
 
 
-def workshop_in(root):
-    return Workshop(root, False, Resources(), Silent(), compute=False)
+def workspace_in(root):
+    return Workspace(root, False, Resources(), Silent(), compute=False)
 
 
 def found_in(root, plan):
-    return run_or_find(plan, workshop_in(root), "it")
+    return run_or_find(plan, workspace_in(root), "it")
 
 
 def test_the_exact_posterior_is_as_close_as_can_be(toy):
@@ -108,7 +108,7 @@ def test_records_of_other_settings_are_not_a_plans_and_duplicates_are_refused():
 def test_the_table_holds_what_the_records_do(ran, toy):
     root, plan = ran
     cells = found_in(root, plan)
-    tables = collect(cells, workshop_in(root))
+    tables = collect(cells, workspace_in(root))
     assert tables.cells["status"].tolist().count("missing") == 4
     by_key = {c.cell: c for c in tables.cells.itertuples() if c.status == "ok"}
     for each in cells.records:
@@ -162,7 +162,7 @@ def test_a_task_that_is_not_here_is_refused(ran):
     root, plan = ran
     strange = [each.model_copy(update={"task_sha256": "e" * 64}) for each in found_in(root, plan).records]
     with pytest.raises(InputError, match="neither official nor cached"):
-        collect(Cells(strange), workshop_in(root))
+        collect(Cells(strange), workspace_in(root))
 
 
 def test_experiments_that_take_days_start_on_request_only(cli, tmp_path):

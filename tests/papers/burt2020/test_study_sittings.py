@@ -15,7 +15,7 @@ from fsvi_bench.papers.burt2020.study.table import (
     read_tables,
     write_tables,
 )
-from fsvi_bench.papers.places import Cells, Workshop
+from fsvi_bench.papers.places import Cells, Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -102,7 +102,7 @@ def sitting(tmp_path, monkeypatch):
         monkeypatch.setattr(reproduction, "run_or_find", lambda *args: Cells([], missing))
         monkeypatch.setattr(reproduction, "collect", lambda *args: found)
         monkeypatch.setattr(reproduction, "write_page", lambda *args: [])
-        return REPRODUCTIONS["burt2020-study"].make(Workshop(tmp_path, False, Resources(), Silent(), compute=False))
+        return REPRODUCTIONS["burt2020-study"].make(Workspace(tmp_path, False, Resources(), Silent(), compute=False))
 
     return make
 

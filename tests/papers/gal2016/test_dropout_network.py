@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fsvi_bench.papers.experiment import Laboratory
+from fsvi_bench.papers.experiment import ExperimentContext
 from fsvi_bench.papers.gal2016 import elbo, uncertainty
 from fsvi_bench.papers.gal2016.dropout_network import (
     LINE,
@@ -25,7 +25,7 @@ from fsvi_bench.papers.gal2016.dropout_network import (
 )
 from fsvi_bench.papers.gal2016.elbo import log_likelihood
 from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
-from fsvi_bench.papers.places import Workshop
+from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -45,11 +45,11 @@ def network(rates=(0.2, 0.4), sizes=(3, 5, 2), learnt=False):
     return DropoutNetwork(sizes, rates, learnt, generator()).double()
 
 
-class Given(Laboratory):
+class Given(ExperimentContext):
     """Its parts are found at once, made by hand."""
 
     def __init__(self, find):
-        super().__init__("given", Workshop(Path("nowhere"), True, Resources(), Silent()))
+        super().__init__("given", Workspace(Path("nowhere"), True, Resources(), Silent()))
         self.find = find
 
     def table(self, function, grid, **shared):
@@ -57,10 +57,10 @@ class Given(Laboratory):
         return pd.DataFrame(place | self.find(**place) for place in self.places)
 
 
-def found(experiment, laboratory, **settings):
+def found(experiment, context, **settings):
     """Frames of an experiment from such parts, with claims' values, and (low, high)."""
     settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
-    frames = experiment.investigate(settings, laboratory)
+    frames = experiment.investigate(settings, context)
     verdicts = experiment._judge(frames)
     return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 

@@ -14,7 +14,7 @@ from fsvi_bench.errors import plain
 from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, KNOWN, SPECTRUM, WORDS, Tables
-from fsvi_bench.papers.places import Cells, Place, Workshop
+from fsvi_bench.papers.places import Cells, Place, Workspace
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
@@ -25,17 +25,17 @@ from fsvi_bench.training.trace import Trace
 HARDWARE_LENGTH = 100
 
 
-def collect(found: Cells, workshop: Workshop) -> Tables:
+def collect(found: Cells, workspace: Workspace) -> Tables:
     """Both tables, with methods in the order of reports. Reads each finished cell's posterior and trace, and raw data.
 
     Raises:
         InputError: raw data, a task or a posterior is missing, or a file does not have the expected content.
     """
-    near = _closeness(found.records, workshop)
+    near = _closeness(found.records, workspace)
     planned: list[Record | Place] = [*found.records, *found.missing]
     rows = [_row(each, near) for each in sorted(planned, key=lambda each: (*_line(each), each.split, each.seed))]
     cells = pd.DataFrame(rows, columns=list(CELLS)).fillna(dict.fromkeys(WORDS, "")).astype(CELLS)
-    return Tables(cells, curves_of(found.records, workshop.root))
+    return Tables(cells, curves_of(found.records, workspace.root))
 
 
 def _line(of: Record | Place) -> tuple[Any, ...]:
@@ -44,17 +44,17 @@ def _line(of: Record | Place) -> tuple[Any, ...]:
     return of.dataset, *place, settings.get("M") or 0, settings.get("kl_jitter") or 0.0
 
 
-def _closeness(records: Sequence[Record], workshop: Workshop) -> dict[str, Closeness]:
+def _closeness(records: Sequence[Record], workspace: Workspace) -> dict[str, Closeness]:
     """Closeness by cell, computed problem by problem so that each problem is loaded once."""
     ok = sorted((record for record in records if record.status == "ok"), key=_problem)
-    workshop.progress.start("splits", len({*map(_problem, ok)}))
+    workspace.progress.start("splits", len({*map(_problem, ok)}))
     found: dict[str, Closeness] = {}
     for (dataset, split, _), cells in groupby(ok, _problem):
         group = list(cells)
-        problem = problem_of(group[0], workshop.resources.data_dir)
-        posteriors = [load_posterior(record, workshop.root, problem.frozen) for record in group]
+        problem = problem_of(group[0], workspace.resources.data_dir)
+        posteriors = [load_posterior(record, workspace.root, problem.frozen) for record in group]
         found |= zip([record.cell for record in group], closeness(problem, posteriors), strict=True)
-        workshop.progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
+        workspace.progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
     return found
 
 

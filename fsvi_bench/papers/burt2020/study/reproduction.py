@@ -24,7 +24,7 @@ from fsvi_bench.papers.burt2020.study.table import (
 )
 from fsvi_bench.papers.experiment import File, Outcome, Reproduction, figure_of, read_file, write_texts
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.places import Cells, Workshop, holds_records, run_or_find
+from fsvi_bench.papers.places import Cells, Workspace, holds_records, run_or_find
 from fsvi_bench.presenting.frames import Frames, TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
@@ -59,30 +59,30 @@ class Study(Reproduction[Request]):
     def file(self) -> StudyFile:
         return read_file(self.name, StudyFile)
 
-    def make(self, workshop: Workshop) -> Outcome:
+    def make(self, workspace: Workspace) -> Outcome:
         """As `Reproduction.make`. Raw data are needed for records, not for tables.
 
         Raises:
             InputError: the folder contains neither records nor tables of the study, or tables that do not match its
                 records.
         """
-        stem, cells, written = workshop.stem(PAGE), Cells(), list[Path]()
+        stem, cells, written = workspace.stem(PAGE), Cells(), list[Path]()
         if (stem / "scores.csv").is_file() and not (stem / CELLS_FILE).is_file():
             raise InputError(f"{stem} has scores.csv and curves.csv of an earlier version; gzip both, and run again")
-        if workshop.compute or holds_records(workshop.root):
-            cells = run_or_find(make_plan(self._settings(workshop.quick)), workshop, self.name)
-            written = write_tables(_found(cells, workshop, stem), stem)
+        if workspace.compute or holds_records(workspace.root):
+            cells = run_or_find(make_plan(self._settings(workspace.quick)), workspace, self.name)
+            written = write_tables(_found(cells, workspace, stem), stem)
         elif not (stem / CELLS_FILE).is_file():
             raise InputError(
-                f"{workshop.root} contains neither records nor {stem.name}/{CELLS_FILE}; name the folder of the "
+                f"{workspace.root} contains neither records nor {stem.name}/{CELLS_FILE}; name the folder of the "
                 "study's runs with --out, or compute them with --compute"
             )
         tables, file = read_tables(stem), self.file
         frames = frames_of(tables, judge_study(tables.cells, file.claims))
-        written += write_page(tables, frames, file, stem, workshop.quick)
+        written += write_page(tables, frames, file, stem, workspace.quick)
         return Outcome(
             name=self.name,
-            quick=workshop.quick,
+            quick=workspace.quick,
             files=written,
             computed=cells.computed,
             reused=cells.reused,
@@ -92,15 +92,15 @@ class Study(Reproduction[Request]):
         )
 
 
-def _found(cells: Cells, workshop: Workshop, stem: Path) -> Tables:
+def _found(cells: Cells, workspace: Workspace, stem: Path) -> Tables:
     """The tables of a folder's records, completed by existing tables."""
-    found = collect(cells, workshop)
+    found = collect(cells, workspace)
     # Complete records need no earlier table, and overwrite a damaged one.
     if not cells.missing or not (stem / CELLS_FILE).is_file():
         return found
     earlier = read_tables(stem)
     if note := kept_words(found, earlier):
-        workshop.progress.note(f"{stem / CELLS_FILE}: {note}")
+        workspace.progress.note(f"{stem / CELLS_FILE}: {note}")
     return continued(found, earlier)
 
 

@@ -34,7 +34,7 @@ def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
         "courses": course,
         "rises": by_dataset(course[course["M"].eq(M)], "rise"),
         "jitter": by_dataset(pairs, "ratio"),
-        "lacking": _lacking(cells[cells["status"] != "ok"]),
+        "without_scores": _without_scores(cells[cells["status"] != "ok"]),
         "judged": judged,
         "verdicts": verdict_table(judged),
         "curves": _drawn(curves[curves["M"] == M], usual),
@@ -132,7 +132,7 @@ def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _lacking(cells: pd.DataFrame) -> pd.DataFrame:
+def _without_scores(cells: pd.DataFrame) -> pd.DataFrame:
     """The numbers of missing, diverged and failed cells of each line, and the reasons."""
     lines = cells.groupby(["dataset", "line"], sort=False)
     counts = lines["status"].value_counts().unstack(fill_value=0).join(lines["reason"].agg(_reasons))
