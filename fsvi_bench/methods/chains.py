@@ -51,8 +51,8 @@ class ChainMethod(ParticleMethod):
         return ChainSteps(self.q.parameters(), self.dynamics(self.largest[:, None, None]), noise)
 
     def optimum(self, place: int, task: Task) -> Optimum:
-        """KL(q ‖ P_D) of a chain's stationary distribution, over runs; with minibatches that of the Gaussian of its
-        moments, a lower bound. It is the limit of the chains, not the minimum of an objective, so the gap is unknown."""
+        """KL(q ‖ P_D) of a chain's stationary distribution, over runs; with minibatches that of the Gaussian of
+        its moments, a lower bound. It is a limit of chains, not the minimum of an objective, so the gap is unknown."""
         posterior = task.truth.posterior
         problem = Regression.of(task.Phi, task.y, task.frozen.noise_variance, posterior.mean)
         if self.rows_per_step == self.problems.N:
