@@ -80,7 +80,7 @@ def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
     found = comparison(board, first, second)
     if first.track != second.track and not options.as_json:
         print(
-            f"{a} is in track {first.track} and {b} in track {second.track}, which have different headline scores: the "
+            f"{a} is in track {first.track} and {b} in track {second.track}, which have different main scores: the "
             "comparison uses predictive KL, which is defined for every posterior."
         )
     show(options.as_json, {"a": a, "b": b, **asdict(found)}, lambda: _comparison_table(found, a, b))

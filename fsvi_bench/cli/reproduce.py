@@ -62,7 +62,7 @@ def _show(outcome: Outcome) -> None:
     for each in outcome.tables:
         stdout.print(each.terminal())
     if outcome.claims and outcome.quick:
-        print("A quick run at a smaller scale cannot confirm or refute a claim. At this scale:")
+        print("A preview at reduced scale cannot confirm or refute a claim. At this scale:")
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
         verdict = "held" if claim.holds else "undecided" if claim.undecided else "did not hold"

@@ -6,7 +6,7 @@ number for each problem, in nats for a KL divergence. Two divergences have close
 
     kl  KL(N(Φ_A μ, Φ_A Σ Φ_Aᵀ) ‖ N(0, Φ_A Φ_Aᵀ))                                     (Burt et al. 2020, eq. 6)
     w2  ‖Φ_A μ‖² + tr Φ_A(Σ + I)Φ_Aᵀ − 2 tr((Φ_AΦ_Aᵀ)^½ Φ_AΣΦ_Aᵀ (Φ_AΦ_Aᵀ)^½)^½         (Gelbrich 1990), W₂ squared;
-        also accepted over M, which is the distance under the empirical law of A     (Wild et al. 2022)
+        also accepted over M, which is the distance under the empirical distribution of A     (Wild et al. 2022)
 """
 
 from __future__ import annotations
@@ -207,15 +207,15 @@ def function_values_only(objective: Objective) -> None:
                 "value does; likely causes are a reshape that scrambles variances, or a covariance treated as diagonal"
             )
         unseen = identity(k, at.tril) - torch.linalg.pinv(at.Phi_A) @ at.Phi_A
-        # L + U L for a projector U onto what A does not see: Φ_A (I + U) L = Φ_A L.
+        # L + U L for a projector U onto what f(A) does not depend on: Φ_A (I + U) L = Φ_A L.
         moved = at._replace(
             mean=at.mean + (unseen @ at.mean[..., None])[..., 0],
             tril=tril_of_gram((at.tril + unseen @ at.tril).mT),
         )
         if (error := _apart(objective(moved), expected)) > TOLERANCE:
             raise Failed(
-                f"moving q in directions that A does not see changes it by {error:.1e} ({at}); a likely cause is "
-                "a divergence of the weights in the sum"
+                f"moving q in directions on which f(A) does not depend changes it by {error:.1e} ({at}); a likely "
+                "cause is a divergence of the weights in the sum"
             )
 
 
@@ -225,7 +225,7 @@ def closed_form(objective: Objective) -> None:
 
 
 def weight_space_kl(objective: Objective) -> str | None:
-    """Where A sees every weight (rank Φ_A = k), the functional KL is that of the weights.
+    """Where f(A) determines every weight (rank Φ_A = k), the functional KL is that of the weights.
 
     Returns:
         A note if it fails with more inputs than weights, where a plain Cholesky factor of Φ_AΦ_Aᵀ does not exist, or is

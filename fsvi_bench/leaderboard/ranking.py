@@ -180,7 +180,7 @@ class Comparison:
 
 
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
-    """Compares two entries by the headline score of their track, or across tracks by `ACROSS`."""
+    """Compares two entries by the main score of their track, or across tracks by `ACROSS`."""
     score = HEADLINES[a.track] if a.track == b.track else ACROSS
     scores = score_frame(run_frame([a, b]), score)
     (ratios,) = paired(scores, a.name, [b.name], board.edition.datasets)

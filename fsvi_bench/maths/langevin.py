@@ -1,4 +1,4 @@
-"""The stationary law of Langevin samplers with a constant step, on a Gaussian N(m, Λ⁻¹) (U = −log density).
+"""The stationary distribution of Langevin samplers with a constant step, on a Gaussian N(m, Λ⁻¹) (U = −log density).
 
 Steps are given as a fraction h of the largest stable step; λ is an eigenvalue of Λ.
 
@@ -58,12 +58,12 @@ def underdamped(largest: Number, share: float, friction: float) -> Dynamics:
 
 
 def stationary_kl(eigenvalues: Float[Tensor, " k"], share: float) -> float:
-    """KL(q ‖ N(m, Λ⁻¹)) in nats of the stationary law q under gradients of all rows: ½ Σ [r/(1−r) + log(1−r)] with
+    """KL(q ‖ N(m, Λ⁻¹)) in nats of the stationary q under gradients of all rows: ½ Σ [r/(1−r) + log(1−r)] with
     r = hλ/λ_max.
 
     Args:
         eigenvalues: all k of Λ.
-        share: h; from 1 on there is no stationary law, and the KL is infinite.
+        share: h; from 1 on there is no stationary distribution, and the KL is infinite.
     """
     if share >= 1:
         return math.inf
@@ -104,10 +104,10 @@ class Regression(NamedTuple):
 
 
 def minibatch_covariance(problem: Regression, dynamics: Dynamics, n: int) -> Float[Tensor, "k k"] | None:
-    """Covariance of w under the stationary law with gradients of n fresh rows per step, in Λ's eigenvectors.
+    """Covariance of w under the stationary distribution with gradients of n fresh rows per step, in Λ's eigenvectors.
 
     The mean is m, since gradients are unbiased. The covariance solves a discrete Lyapunov equation whose noise depends
-    on it, linearly: by the fixed point, which converges if and only if the second moments do. The law is no Gaussian.
+    on it, linearly: by the fixed point, which converges if and only if the second moments do. It is no Gaussian.
 
     Returns:
         None where the second moments grow without end.

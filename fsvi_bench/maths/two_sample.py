@@ -28,7 +28,7 @@ class PairMeans(NamedTuple):
 
 
 def pair_means(points: Float[Tensor, "n d"], squared_length: Float[Tensor, ""]) -> PairMeans:
-    """The U-statistics of the n points, unbiased for E k(X, X′) and E‖X − X′‖ of the law that they were drawn from."""
+    """The U-statistics of the n points, unbiased for E k(X, X′) and E‖X − X′‖ of their distribution."""
     n = len(points)
     kernel = distance = torch.zeros((), dtype=points.dtype)
     for rows in points.split(max(1, PAIRS // n)):  # type: ignore[no-untyped-call]

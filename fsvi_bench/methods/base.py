@@ -231,7 +231,7 @@ class Method(pl.LightningModule, ABC):
 
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
-        """Whether nothing is drawn under these options, so there is one cell whatever the seeds say.
+        """Whether nothing is drawn under these options, so there is one cell regardless of the seeds.
 
         This does not mean that nothing is trained: full-batch gradients are deterministic, too. See `trains`.
         """

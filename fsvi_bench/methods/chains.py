@@ -1,4 +1,4 @@
-"""Shared by Langevin samplers: parallel chains with a step relative to what is stable, and their stationary law."""
+"""Shared by Langevin samplers: parallel chains with a step relative to the largest stable one, and their limit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ChainOptions(StepOptions):
 class ChainMethod(ParticleMethod):
     """Chains from independent draws of the prior; λ_max(Λ), which decides what is stable, is known from the features.
 
-    The chains of a problem share their minibatches, whose noise moves them together: it is in each chain's law, and
-    only partly in their spread.
+    The chains of a problem share their minibatches, whose noise moves them together: it is in each chain's
+    distribution, and only partly in their spread.
     """
 
     largest: Float[Tensor, " B"]
@@ -51,8 +51,8 @@ class ChainMethod(ParticleMethod):
         return ChainSteps(self.q.parameters(), self.dynamics(self.largest[:, None, None]), noise)
 
     def optimum(self, place: int, task: Task) -> Optimum:
-        """KL(q ‖ P_D) of a chain's stationary law, over runs; with minibatches that of the Gaussian of its moments, a
-        lower bound. It is the limit of the chains, not the minimum of an objective, so the gap is unknown."""
+        """KL(q ‖ P_D) of a chain's stationary distribution, over runs; with minibatches that of the Gaussian of
+        its moments, a lower bound. It is a limit of chains, not the minimum of an objective, so the gap is unknown."""
         posterior = task.truth.posterior
         problem = Regression.of(task.Phi, task.y, task.frozen.noise_variance, posterior.mean)
         if self.rows_per_step == self.problems.N:

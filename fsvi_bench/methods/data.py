@@ -1,7 +1,7 @@
-"""What a step sees of B problems: rows of the likelihood and measurement sets, served by a LightningDataModule.
+"""The data of a step for B problems: rows of the likelihood and measurement sets, served by a LightningDataModule.
 
-Random numbers are functions of a problem's seed, their role, the step and their index (`maths.random`). So what a
-problem sees depends neither on its batch, nor on the device, nor on the steps before.
+Random numbers are functions of a problem's seed, their role, the step and their index (`maths.random`). So a
+problem's numbers depend neither on its batch, nor on the device, nor on the steps before.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[Mea
 
 
 class Batch(NamedTuple):
-    """What one step sees of B problems."""
+    """The data of one step, for B problems."""
 
     rows: Rows
     A: Any = None  #: MeasurementSets, if the method has them
@@ -311,7 +311,7 @@ class TaskData(pl.LightningDataModule):
     """Steps for `Trainer.fit(method, datamodule)`: an epoch is the whole run, a batch one step of all problems.
 
     `method.data()` makes the one that fits a method's options. Lightning's checkpoints hold the step, so a resumed run
-    sees the same batches as an uninterrupted one.
+    gets the same batches as an uninterrupted one.
 
     Args:
         tasks: one or several of equal shape, or `TrainingData`.

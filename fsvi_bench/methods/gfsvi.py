@@ -1,6 +1,6 @@
 """GFSVI: the functional KL between Gaussian measures, regularised (Cinquin and Bamler 2024).
 
-At M inputs the regularised KL is RANDA's with jitter γM. Under a law ρ of inputs, G = E_ρ[φφᵀ], it is
+At M inputs the regularised KL is RANDA's with jitter γM. For a distribution ρ of inputs, G = E_ρ[φφᵀ], it is
 
     KL(N(G^½m, G^½SG^½ + γI) ‖ N(0, G + γI)).
 

@@ -1,6 +1,6 @@
 """GWI: the likelihood with a Wasserstein distance between Gaussian measures in place of the KL (Wild et al. 2022).
 
-Under a law ρ of inputs, with G = E_ρ[φφᵀ] = RᵀR, the distance in L²(ρ) between q = N(m, FFᵀ) and the prior is
+For a distribution ρ of inputs, with G = E_ρ[φφᵀ] = RᵀR, the distance in L²(ρ) between q = N(m, FFᵀ) and the prior is
 
     W₂² = mᵀGm + tr G + tr GFFᵀ − 2‖GF‖_* = ‖Rm‖² + min over orthogonal U of ‖R(FU − I)‖_F²
 

@@ -1,4 +1,4 @@
-"""Methods whose regulariser is an expectation over a fixed law ρ of inputs: training inputs, box inputs, or both."""
+"""Methods regularised by an expectation over a fixed distribution ρ of inputs: training inputs, box inputs or both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fsvi_bench.tasks.task import Task
 
 
 class LawOptions(AdamOptions):
-    """The law ρ of inputs: the training inputs, the 1,000 box inputs, or half the weight on each.
+    """The distribution ρ of inputs: the training inputs, the 1,000 box inputs, or half the weight on each.
 
     `training`: `closed-form` takes the objective's optimum; `adam` descends the objective, as `AdamOptions` say.
     """

@@ -13,7 +13,7 @@ from fsvi_bench.methods.chains import ChainMethod, ChainOptions
 class Sghmc(ChainMethod):
     """v ← (1 − α)v − η∇U + √(2αη) ξ, w ← w + v with η = step_size · 2(2 − α)/λ_max(Λ) (eq. 15, noise estimate 0).
 
-    With all rows it has SGLD's stationary law at the same fraction of the stable step, and reaches it faster.
+    With all rows it has SGLD's stationary distribution at the same fraction of the stable step, and reaches it faster.
     """
 
     class Options(ChainOptions):

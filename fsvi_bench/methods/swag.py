@@ -29,9 +29,9 @@ class Swag(Method):
     """
 
     class Options(StepOptions):
-        """`rank`: how many of the last iterates make the low-rank part. Collected are the iterates after each `every`
-        steps, by default a pass over the data, once a share of the steps, `burn_in`, is over (the paper's 161 of 300
-        epochs)."""
+        """`rank`: how many of the last iterates make the low-rank part. Once the share `burn_in` of the steps is over
+        (the paper's 161 of 300 epochs), the iterate after each `every` steps is collected, by default after a pass over
+        the data."""
 
         step_size: PositiveShare = 0.1
         momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9

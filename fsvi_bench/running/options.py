@@ -109,7 +109,8 @@ class Request(BaseModel):
         default=(), description="Task file, or an official task such as boston:0; may be repeated."
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
-        default=(), description="Method name, or path/file.py:Class; may be repeated. Default: the twelve default ones."
+        default=(),
+        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve default methods.",
     )
     families: Several[str] = Field(
         default=(),

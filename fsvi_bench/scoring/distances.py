@@ -1,4 +1,4 @@
-"""Distances between the laws of f under q and under the exact posterior: MMD², energy distance, W₂ input by input.
+"""Distances between the distributions of f under q and the exact posterior: MMD², energy distance, W₂ input by input.
 
 They are for standardised targets, without noise. They need no density, so they apply to Gaussians and draws.
 """
@@ -34,7 +34,7 @@ def gaussian_distances(mean: Vector, tril: Matrix, problem: Task) -> dict[str, f
 
 
 def draws_distances(f_test: Float[Tensor, "n N_test"], problem: Task) -> dict[str, float]:
-    """MMD² and energy distance of the law that n functions were drawn from: unbiased, so they may be negative.
+    """MMD² and energy distance of the distribution that n functions were drawn from: unbiased, so they may be negative.
 
     They are means over parts of the functions if all pairs would be too many.
     """

@@ -1,9 +1,9 @@
 """KL(exact ‖ q) of the first 1, 10 and 100 targets together, noise included (Osband et al. 2022).
 
-The joint law shows what single predictions cannot: which errors occur together under q. It exists for every q.
+The joint distribution shows what single predictions cannot: which errors occur together under q. It exists for every q.
 For Gaussians it is a closed form. Otherwise −E log q(y) is estimated from draws y of the exact posterior, with control
 variates whose expectations are known. The density of n functions is a finite sum; that of dropout is estimated for
-each y (`maths.switched_joint`), and so is that of the law that `samples` were drawn from.
+each y (`maths.switched_joint`), and so is that of the distribution that `samples` were drawn from.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _functions(y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance:
 def _samples(
     y: Float[Tensor, "R t"], samples: Float[Tensor, "S k"], Phi: Features, noise_variance: Float[Tensor, ""]
 ) -> Densities:
-    """log E N(y; Φw, σ²I) over the law of the samples.
+    """log E N(y; Φw, σ²I) over the distribution of the samples.
 
     The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the effective number of samples at y. The sampling error comes from
     the influence of each sample on the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.

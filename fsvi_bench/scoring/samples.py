@@ -54,8 +54,8 @@ def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
 
 
 def particle_moments(q: ParticlesPosterior, problem: Task) -> dict[str, Any]:
-    """Scores of the moments. With enough particles, estimates for the law that they were drawn from, with `intervals`;
-    otherwise those of the particles themselves."""
+    """Scores of the moments. With enough particles, estimates for the distribution that they were drawn from, with
+    `intervals`; otherwise those of the particles themselves."""
     if q.n < max(MINIMUM, PER_SQUARE * q.k**2):
         scores = moment_scores(q.mean, tril := q.covariance_tril(), problem)
         return scores | ({"kl_moment_matched": math.inf} if is_flat(q.particles, tril) else {})

@@ -139,7 +139,7 @@ class Scores(BaseModel):
     joint_predictive_kl_box_error: Joint | None = None
     mmd2_test: float | None = None  #: MMD² of f at the first 20 test inputs to the exact posterior
     energy_distance_test: float | None = None  #: energy distance of the same
-    w2_test: float | None = None  #: mean over test inputs of W₂ between the laws of f at the input
+    w2_test: float | None = None  #: mean over test inputs of W₂ between the distributions of f at the input
     w2_box: float | None = None  #: the same over the box inputs
 
 
@@ -168,7 +168,7 @@ def score(q: Approximation, problem: Task) -> Scores:
 
 
 def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
-    """Scores of a law of weights."""
+    """Scores of a distribution of weights."""
     if q.k != problem.frozen.k:
         raise InputError(wrong_size(q.k, problem.frozen.k))
     mean, tril, precision_tril = q.mean, q.covariance_tril(), problem.truth.posterior.precision_tril

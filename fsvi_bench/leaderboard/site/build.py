@@ -158,7 +158,7 @@ def _method_page(site: Site, standing: Standing) -> bytes:
 
 
 def _course(standing: Standing, score: Score) -> pd.DataFrame:
-    """The headline score of the ranked runs at their waypoints; infinite where it is missing."""
+    """The main score of the ranked runs at their waypoints; infinite where it is missing."""
     rows = [
         dict(point)
         | {"kl_above_floor": point.kl - cell.task.ffg_floor, "dataset": cell.dataset}

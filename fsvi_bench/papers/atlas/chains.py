@@ -61,7 +61,7 @@ def compare(
     Args:
         w: independent samples in the basis of Λ's eigenvectors.
         predicted: their variances.
-        closed_form: KL of the predicted law to the exact posterior [nats].
+        closed_form: KL of the predicted distribution to the exact posterior [nats].
     """
     nu = len(w) - 1
     variances = w.var(0, ddof=1)

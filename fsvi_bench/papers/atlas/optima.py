@@ -62,7 +62,7 @@ def fsp_laplace(problem: Task, share: float, seed: int, truncation: str = "none"
 
 
 def sgld(problem: Task, share: float, seed: int) -> FullGaussian:
-    """The stationary law of chains with gradients of all rows, N(m*, Λ⁻¹(I − εΛ/4)⁻¹) with ε = 4·share/λ_max."""
+    """The stationary N(m*, Λ⁻¹(I − εΛ/4)⁻¹) of chains with gradients of all rows, ε = 4·share/λ_max."""
     eigenvalues, V = precision_basis(problem)
     variances = stationary_variances(eigenvalues, share)
     return FullGaussian(problem.truth.posterior.mean, tril_of_gram((V * variances.sqrt()).mT))
