@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -237,7 +238,19 @@ def test_background_processes_end_with_the_jail(task, here):
 
 
 def left_behind(folder):
-    """Processes whose command line names the folder that this test's runs have their own in."""
+    """Processes whose command line names the folder that this test's runs have their own in, after ten seconds.
+
+    Those that were killed take a moment to end, if there are hundreds of threads among them.
+    """
+    deadline = time.monotonic() + 10
+    while found := naming(folder):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def naming(folder):
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

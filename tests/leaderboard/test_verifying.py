@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,17 +10,15 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory
 from fsvi_bench.leaderboard import board as boards
 from fsvi_bench.leaderboard import verifying
-from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, find_method, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place
-from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
-from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, read_result, write_entry
+from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, write_entry
 from tests.leaderboard.jailing import source, working_jail
 
 DIABETES = edition(["diabetes"])
@@ -199,30 +196,6 @@ def board(tmp_path):
     write_edition(tmp_path, DIABETES)
     (tmp_path / "entries").mkdir()
     return tmp_path
-
-
-@pytest.mark.slow
-def test_from_an_idea_to_a_ranked_row(cli, tmp_path, monkeypatch):
-    """docs/leaderboard/verification.md's commands on a board of one's own, with a key."""
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True)
-    (tmp_path / "my_method.py").write_bytes(source())
-    root = tmp_path / "board"
-    assert cli("leaderboard", "init", "--root", root, "--secret", "secret", "--dataset", "diabetes")[0] == 0
-    words = ["--root", root, "--author", "Ada", "--owner", "ada", "--steps", 1, "--seconds", 5]
-    status, out, _ = cli("submit", "my_method.py:M", *words)
-    assert (status, out.strip()) == (0, str(root / "entries" / "m-full"))
-    assert cli("submit", "--check", root / "entries" / "m-full")[0] == 0
-    assert cli("verify", root / "entries" / "m-full")[0] == 2  # the edition is open
-    status, out, _ = cli("verify", root / "entries" / "m-full", "--secret", "secret", "--key", "key", "--json")
-    assert status == 0
-    assert len(json.loads(out)[0]["cells"]) == 10
-    (root / "allowed_signers").write_text(f'lab namespaces="fsvi-bench-result" {(tmp_path / "key.pub").read_text()}')
-    (standing,) = read_board(root).standings
-    assert (standing.stale, standing.signer) == (None, "lab")
-    assert cli("leaderboard", "close", "--root", root, "--secret", "secret")[0] == 0
-    assert read_board(root).standings[0].stale is None
-    assert read_result(result_path(root, "v1", "m-full")).edition_status == "open"
 
 
 def test_submitting_a_built_in_method_writes_nothing_that_does_not_hold(cli, board):

@@ -101,7 +101,7 @@ def test_observation_does_not_change_training(subject, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks(subjects(steps=5), ("the same in any batch",))
+@parametrize_with_checks(subjects(some, steps=5), ("the same in any batch",))
 def test_a_problem_is_bitwise_the_same_in_any_batch(subject, check):
     check(subject)
 
@@ -175,7 +175,7 @@ def test_a_longer_run_begins_with_the_shorter_one(row, settings):
     assert same(trained(row, settings, data, steps=7), seen[0])
 
 
-@variants
+@some
 def test_a_nan_in_one_problems_targets_does_not_affect_the_others(row, settings):
     problems = toys()[:3]
     data = TrainingData.of(problems)
