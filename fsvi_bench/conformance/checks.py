@@ -170,7 +170,7 @@ def one_entry_per_problem(subject: Subject) -> None:
 
 
 def batch_on_toys(subject: Subject) -> None:
-    """After 100 steps a posterior is bitwise the same alone and with nineteen others; so is the loss, to 1e-10."""
+    """After 100 steps a posterior is bitwise the same alone and with nineteen others, and its loss to 1e-10."""
     require_batch_independence(subject.longer, toy_batch(ALL_TOYS))
 
 
