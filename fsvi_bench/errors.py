@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,9 @@ class WorkersLost(RuntimeError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """The type and message of an exception, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].removesuffix(": ")
+    """The type and message of an exception, on one line of at most 200 characters that ends with a whole word."""
+    name, message = type(error).__name__, str(error)
+    return textwrap.shorten(f"{name}: {message}" if message.strip() else name, 200, placeholder=" …")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -250,11 +250,11 @@ class TasksBuild(Options):
     """Fit the sparse GP of each split, or take it from the cache, and write the task with its certificate.
 
     Args:
-        out: Folder for the tasks: OUT/<data set>/split-00.safetensors.
+        out: Folder for the tasks: OUT/NAME/split-00.safetensors.
         datasets: Data set; may be repeated. Default: diabetes.
         splits: Splits, such as 0-19 or 0,3,5. Default: all; with --check, 0.
         check: Refit and compare with the official task, without writing. Exit status 1 if they differ.
-        as_set: Write one file per data set, as for official tasks: OUT/<data set>/tasks/v1.safetensors.
+        as_set: Write one file per data set, as for official tasks: OUT/NAME/tasks/v1.safetensors.
     """
 
     out: Path | None = None
@@ -298,7 +298,7 @@ class TasksExport(Options):
     """Export the part of each task that a method may see (training rows, features, noise) for use by other tools.
 
     Args:
-        out: Folder for the files: OUT/<data set>/split-00.npz.
+        out: Folder for the files: OUT/NAME/split-00.npz.
         tasks: Task files (fsvi-task/1), folders of task files, data sets with official tasks, or single official tasks
             such as boston:0. Default: all official tasks.
         splits: Splits of data sets, such as 0-19 or 0,3,5. Default: all.

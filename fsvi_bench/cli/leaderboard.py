@@ -13,7 +13,7 @@ from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
 from fsvi_bench.leaderboard.edition import close_edition, make_board, read_edition, read_secret
-from fsvi_bench.leaderboard.ranking import Comparison, comparison
+from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
 from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.tasks.official import official_splits
@@ -100,6 +100,11 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
         (each.dataset, each.a, each.b, each.log_ratio, " to ".join(map(in_words, each.interval or ())) or "–")
         for each in found.differences
     ]
-    title = f"{found.score}: medians over ranked runs; mean of log10({a}/{b}), clipped to ±1 for each run. "
-    title += f"Over data sets: p = {in_words(found.p_value, 3)} (Wilcoxon)"
+    closer = [sum(sign * each.log_ratio < 0 for each in found.differences) for sign in (1, -1)]
+    title = f"{found.score}: medians over ranked runs; log ratio: mean of log10({a}/{b}), clipped to ±1 for each run. "
+    title += f"Lower is better: {a} is ahead on {closer[0]} and {b} on {closer[1]} of {len(rows)} data sets. "
+    if found.p_value is None:
+        title += f"No p-value: Wilcoxon's test over data sets needs at least {FEWEST_DATASETS} ranked ones"
+    else:
+        title += f"Over the ranked data sets: p = {in_words(found.p_value, 3)} (Wilcoxon's test)"
     return Table(title=title, columns=("data set", a, b, "log ratio", "95 % interval"), rows=rows).terminal()

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fsvi_bench.conformance.report import Failed, Finding, NotApplicable, Report, outcome
 from fsvi_bench.conformance.subject import (
@@ -32,6 +34,7 @@ from fsvi_bench.conformance.subject import (
     perturbed,
     relative_difference,
     restored,
+    take,
     toy_batch,
     toy_problems,
 )
@@ -58,6 +61,7 @@ GPU_TOLERANCE = 1e-6  #: relative; a GPU sums in a different order
 AMPLIFICATION_FACTOR = 100
 MAX_GPU_TOLERANCE = 0.01  #: above this, rounding cannot be distinguished from an error, however much is amplified
 _LAST_BITS = 1e-9
+LOSS_ROUNDING = 1e-10  #: relative, and absolute in nats; the shape of a batch may change how a sum is rounded
 
 
 # --- Interface and return values --------------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ def _require_posterior(q: object, method: Method, diverged: Sequence[str | None]
             )
 
 
-def _leading_axis(method: Method, q: Posterior, name: str, tensor: torch.Tensor) -> str:
+def _leading_axis(method: Method, q: Posterior, name: str, tensor: Tensor) -> str:
     """What is expected of a tensor's leading axis, and how to fix it."""
     if tensor.ndim <= q.parameters[name]:
         size = "B" if method.trains else "1 in `solve`"
@@ -166,7 +170,7 @@ def one_entry_per_problem(subject: Subject) -> None:
 
 
 def batch_on_toys(subject: Subject) -> None:
-    """After 100 steps a problem's result is bitwise the same alone and with nineteen others."""
+    """After 100 steps a posterior is bitwise the same alone and with nineteen others, and its loss to 1e-10."""
     require_batch_independence(subject.longer, toy_batch(ALL_TOYS))
 
 
@@ -183,22 +187,60 @@ def batch_on_odd_shapes(subject: Subject) -> None:
 def require_batch_independence(subject: Subject, data: TrainingData) -> None:
     """Requires each problem's result to be the same in the whole batch, alone, and in a smaller reordered batch.
 
+    The loss is compared too, since adding the others' losses need not change the gradient.
+
     Raises:
-        Failed: a problem's result differs.
+        Failed: a problem's posterior or loss differs.
     """
     B = len(data)
-    together = subject.trained(data)
+    together, losses = _posteriors_and_losses(subject, data, range(B))
     some = [(3 * place + 1) % B for place in range(min(7, B - 1))]
     for batch in (some, [0], [B - 1]):
-        for place, got in zip(batch, subject.trained(data, batch), strict=True):
+        where = f"with {len(batch) - 1} others" if batch == some else "alone"
+        posteriors, own_losses = _posteriors_and_losses(subject, data, batch)
+        for place, got in zip(batch, posteriors, strict=True):
             if not torch.equal(got, together[place]):
                 difference = relative_difference(got, together[place])
                 advice = _ROUNDING_ADVICE if difference < _LAST_BITS else _SHARING_ADVICE
-                where = f"with {len(batch) - 1} others" if batch == some else "alone"
                 raise Failed(
                     f"the result of problem {place} {where} differs from its result in the whole batch by "
                     f"{difference:.1e}{advice}"
                 )
+        for mode, own in own_losses.items():
+            for place, one in zip(batch, own, strict=True):
+                whole = losses[mode][place]
+                if not torch.isclose(one, whole, rtol=LOSS_ROUNDING, atol=LOSS_ROUNDING, equal_nan=True):
+                    raise Failed(
+                        f"the loss of problem {place} {where} in {mode} mode is {one:.6g}, but {whole:.6g} in the "
+                        f"whole batch{_SHARING_ADVICE}"
+                    )
+
+
+def _posteriors_and_losses(
+    subject: Subject, data: TrainingData, places: Sequence[int]
+) -> tuple[list[Numbers], dict[str, Float[Tensor, " B"]]]:
+    """Results of training the problems at these places together, and the loss of each on the last batch, by mode.
+
+    A method without a loss has no losses.
+
+    Raises:
+        Failed: the loss is not one number per problem.
+    """
+    method = subject.make(take(data, places), subject.seeds(places))
+    with patch.object(method, "training_step", wraps=method.training_step) as step:
+        train(method, "cpu")
+    posteriors, losses = numbers(method), {}
+    if method.trains and type(method).loss is not Method.loss:
+        for mode in ("training", "evaluation"):
+            method.train(mode == "training")
+            loss = method.loss(method.q(), step.call_args.args[0]).detach()
+            if loss.shape != (len(places),):
+                raise Failed(
+                    f"in {mode} mode the loss has shape {list(loss.shape)}, expected [{len(places)}]; return one "
+                    "number for each problem"
+                )
+            losses[mode] = loss
+    return posteriors, losses
 
 
 _ROUNDING_ADVICE = (
@@ -206,8 +248,8 @@ _ROUNDING_ADVICE = (
     "(self.problems.only(i)), and a matrix-vector product as a sum of products"
 )
 _SHARING_ADVICE = (
-    "; never average, draw or stop across the leading axis: reduce over every axis except the first, and give each "
-    "problem its own random stream from its seed"
+    "; never average, draw or stop across the leading axis: reduce over every axis except the first, and draw "
+    'random numbers with self.streams.normal("purpose", ...)'
 )
 
 
@@ -217,9 +259,8 @@ def same_seed(subject: Subject) -> None:
     _require_same(
         subject.trained(data),
         subject.trained(data),
-        "two runs with the same seed differ by {1:.1e} for problem {0}; draw from "
-        "fsvi_bench.seeds.derived_generator(seed, ...) with self.seeds[problem], never from the clock or a global "
-        "generator",
+        "two runs with the same seed differ by {1:.1e} for problem {0}; draw with "
+        'self.streams.normal("purpose", ...), never from the clock or a global generator',
     )
 
 
@@ -237,8 +278,9 @@ def another_seed(subject: Subject) -> None:
         raise Failed("declared deterministic, but the result depends on the seed; remove `deterministic = True`")
     if not subject.deterministic and any(equal):
         raise Failed(
-            "a different seed gives the same result; use self.seeds, or declare `deterministic = True` (or override "
-            "is_deterministic) if the method draws nothing, so that seeds are not counted as repetitions"
+            'a different seed gives the same result; draw with self.streams.normal("purpose", ...), or declare '
+            "`deterministic = True` if the method draws nothing; a setting may also exceed the toy task's 40 rows, so "
+            "that nothing is left to draw"
         )
 
 
@@ -270,7 +312,7 @@ def training_data(subject: Subject) -> None:
     subject.train(data)
     for now, then in ((data, original), (data.feature_map, original.feature_map)):
         for name, tensor in vars(now).items():
-            if isinstance(tensor, torch.Tensor) and not tensor.equal(getattr(then, name)):
+            if isinstance(tensor, Tensor) and not tensor.equal(getattr(then, name)):
                 raise Failed(f"training changed the problems' {name}; work on a copy (.clone()), not in place")
 
 
@@ -334,7 +376,10 @@ def work(subject: Subject) -> None:
         fell = any(late.get(name, 0) < value for name, value in early.items())
         stuck = method.num_steps > 1 and None in method.stopped_after() and late == early
         if fell or (late and stuck):
-            raise Failed(f"work() is {early} after one step and {late} at the end; return the work done so far")
+            raise Failed(
+                f"work() is {early} after one step and {late} at the end; return the work done so far, or "
+                "define cost() instead"
+            )
 
 
 def global_random_state(subject: Subject) -> None:
@@ -343,8 +388,8 @@ def global_random_state(subject: Subject) -> None:
         subject.longer.train(toy_batch())
     if changed:
         raise Failed(
-            f"training drew from or seeded the global generator of {changed[0]}; create a generator for each problem, "
-            "such as fsvi_bench.seeds.derived_generator(self.seeds[problem], 'noise')"
+            f"training drew from or seeded the global generator of {changed[0]}; draw with "
+            'self.streams.normal("purpose", ...)'
         )
 
 
@@ -455,7 +500,11 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
             findings.append(Finding(name, status, message, subject.family))
             if name in FIRST and status == "failed":
                 broken = name
-    return Report(subjects[0].entry.name, tuple(findings), 'docs/how-to/method.md ("How-to: Write a method")')
+    return Report(
+        subjects[0].entry.name,
+        tuple(findings),
+        'docs/how-to/method.md ("Write a method: from an idea to the leaderboard")',
+    )
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:

@@ -299,7 +299,7 @@ def check_objective(function: ObjectiveFunction, divergence: Divergence = "kl", 
         findings.append(Finding(check, status, message))
         if status == "failed" and body is form:
             break
-    return Report(name, tuple(findings), 'docs/how-to/objective.md ("How-to: Check an objective")')
+    return Report(name, tuple(findings), 'docs/how-to/objective.md ("Check an objective of your own")')
 
 
 # --- Known mistakes ---------------------------------------------------------------------------------------------------

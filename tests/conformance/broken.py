@@ -13,8 +13,9 @@ import torch
 from pydantic import ConfigDict
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril
-from fsvi_bench.methods.base import ExactLimit, Method, MethodOptions
-from fsvi_bench.methods.data import Streams
+from fsvi_bench.methods.base import AdamOptions, ExactLimit, Method, MethodOptions
+from fsvi_bench.methods.data import Streams, expected_nll
+from fsvi_bench.methods.weight_space import weight_kl
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 
 
@@ -57,6 +58,27 @@ class Descends(Sound):
             residual = one.y - (one.Phi * self.walked[place]).sum(-1)
             self.walked[place] += 1e-4 * (residual[..., None] * one.Phi).sum((0, 1))
         self.note(self.walked.sum(-1))
+
+
+class AdamOnElbo(Method):
+    """Adam on the ELBO in closed form, with a loss that `mixed` changes."""
+
+    class Options(AdamOptions):
+        max_steps: int = 20
+
+    families = ("ffg",)
+
+    @staticmethod
+    def mixed(losses, training):
+        return losses
+
+    def loss(self, q, batch):
+        return self.mixed(expected_nll(q, batch.rows) + weight_kl(q), self.training)
+
+
+def mixing(mixed):
+    """A method whose losses contain those of other problems, which changes no gradient's direction."""
+    return type("Mixing", (AdamOnElbo,), {"mixed": staticmethod(mixed)})
 
 
 class Raises(Sound):
@@ -200,12 +222,28 @@ _BROKEN = [
     (after_a_step(lambda m: m.walked.sub_(m.walked.mean(0)), late=True), BATCH, "never average"),
     (shows(lambda m: ffg(m.walked + 0.1 * (len(m.problems) > 8))), BATCH, "problem 1 with 6 others differs"),
     (
+        mixing(lambda losses, training: losses + losses.detach().roll(1, 0)),
+        BATCH,
+        "loss of problem 1 with 6 others in training mode",
+    ),
+    (
+        mixing(lambda losses, training: losses + losses.mean()),
+        BATCH,
+        "loss of problem 1 with 6 others .* never average",
+    ),
+    (
+        mixing(lambda losses, training: losses if training else losses + losses.mean()),
+        BATCH,
+        "with 6 others in evaluation mode is",
+    ),
+    (mixing(lambda losses, training: losses if training else losses.mean()), BATCH, r"has shape \[\], expected \[20\]"),
+    (
         shows(lambda m: ffg(m.walked - (m.walked.mean(0) if m.problems.k == 7 else 0.0))),
         f"{BATCH}, odd shapes",
         "never average",
     ),
     (DrawsAnew, "the same with the same seed", "two runs with the same seed differ"),
-    (IgnoresSeeds, SEED, "the same result"),
+    (IgnoresSeeds, SEED, "the same result; .* the toy task's 40 rows"),
     ({"deterministic": True}, SEED, "declared deterministic, but"),
     (StepsWhenLookedAt, OBSERVATION, "changes the result of problem 0"),
     (IgnoresMaxSteps, BUDGET, "num_steps is 7, expected max_steps = 20"),

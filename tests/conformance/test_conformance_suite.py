@@ -50,6 +50,8 @@ def test_no_other_check_runs_if_training_fails():
     assert report.verdict.startswith(
         "Raises does not conform: 1 failed, 0 ok, 0 not applicable, 18 not run; the rules are in docs/"
     )
+    page, title = re.fullmatch(r'(\S+) \("(.+)"\)', report.rules).groups()
+    assert (Path(__file__).parents[2] / page).read_text().startswith(f"# {title}\n")
     shapeless = check_method([subject_of(broken.NegativeKL)])
     assert [check for check, _ in found(shapeless, "failed")] == ["posterior after training"]
     assert {told for _, told in found(shapeless, "not run")} == {"fix 'posterior after training' first"}

@@ -105,7 +105,7 @@ def test_provenance_counts_what_differs():
 
 
 def test_methods_from_elsewhere_come_last_and_missing_and_stale_cells_are_counted():
-    assert method_summary("Mine") == "not installed here"
+    assert method_summary("Mine") == "from a file, or from a package that is not installed here"
     records = [record("Mine", 0, 1.0), record("ssge", 1), record("ssge", 2, None, status="diverged")]
     study = study_of(records, planned=9, missing=6, stale=2)
     assert [entry.method for entry in study.entries] == ["ssge", "Mine"]

@@ -222,6 +222,14 @@ def test_what_raises_is_raised_and_leaves_no_half_of_a_run(init, run, said, tmp_
     assert folder.exists() == ("side_effect" in init)
 
 
+def test_a_long_reason_is_cut_between_words():
+    words = ["process"] * 40
+    told = in_one_line(RuntimeError("\n".join(words)))
+    assert told == " ".join(["RuntimeError:", *words[:23], "…"])
+    assert len(told) <= 200
+    assert in_one_line(TimeoutError()) == "TimeoutError"
+
+
 # --- Processes that hang or die ---------------------------------------------------------------------------------------
 
 

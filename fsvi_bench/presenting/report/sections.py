@@ -64,7 +64,7 @@ def method_summary(name: str) -> str:
     try:
         return load_installed(name).defaults.summary
     except InputError:  # a method from a file or from a package that is not installed
-        return "not installed here"
+        return "from a file, or from a package that is not installed here"
 
 
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
