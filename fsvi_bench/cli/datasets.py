@@ -50,5 +50,5 @@ def _cards(names: Sequence[str] = ()) -> list[Card]:
 def _require_splits(card: Card, raw: RawData) -> None:
     rows = (split_indices(card, split, raw) for split in range(card.splits.count))
     if card.splits.sha256 not in (None, splits_sha256(rows)):
-        fix = "correct the card" if card.splits.test_masks else "install a supported version of NumPy"
+        fix = "fix the card" if card.splits.test_masks else "install a supported version of NumPy"
         raise InputError(f"the {card.splits.count} splits of {card.name} do not match its card; {fix}")

@@ -90,11 +90,9 @@ class Subject:
         train(method := self.make(data, seeds), device)
         return method
 
-    def trained(
-        self, data: TrainingData, places: Sequence[int] | None = None, seed: int = 0, device: Device = "cpu"
-    ) -> list[Numbers]:
-        """The results of training (copies of) the problems at these places of a batch together."""
-        places = places or range(len(data))
+    def trained(self, data: TrainingData, seed: int = 0, device: Device = "cpu") -> list[Numbers]:
+        """The results of training copies of these problems together."""
+        places = range(len(data))
         return numbers(self.train(take(data, places), self.seeds(places, seed), device))
 
 

@@ -128,4 +128,4 @@ def load_card(name: str) -> Card:
     if name not in card_names():
         raise unknown_name("data set", name, card_names())
     path = resource_dir("datasets") / name / "card.yaml"
-    return checked(Card, read_yaml(path), path, "correct the card")
+    return checked(Card, read_yaml(path), path, "fix the card")

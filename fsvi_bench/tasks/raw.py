@@ -156,13 +156,13 @@ def _load_masks(card: Card, source: FileSource, data_dir: Path | None) -> NDArra
     if table.shape != (card.n, card.splits.count):
         raise InputError(
             f"{path} has {table.shape[0]} rows and {table.shape[1]} columns, but the card of {card.name} expects "
-            f"{card.n} rows and a column for each of {card.splits.count} splits; correct the card"
+            f"{card.n} rows and a column for each of {card.splits.count} splits; fix the card"
         )
     shares = table.mean(0)
     if not (np.isin(table, (0, 1)).all() and (shares > 0).all() and (shares < 1).all()):
         raise InputError(
             f"{path} is not a table of test masks, expected 0 for training rows and 1 for test rows, and both in each "
-            "column; correct the card"
+            "column; fix the card"
         )
     return table == 1
 

@@ -24,7 +24,7 @@ from fsvi_bench.statistics.resampled_t import (
     paired_differences,
 )
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.splits import TRAIN_FRACTION
+from fsvi_bench.tasks.splits import standard_splits
 
 LEVEL = 0.05  #: family-wise error rate of "best"
 USUAL_RATIO = 1 / 9  #: for 90/10 splits
@@ -44,8 +44,8 @@ def held_out_ratio(dataset: str) -> float:
         return 0.0
     if card.splits.test_masks is not None:  # ten folds; the file may be absent
         return USUAL_RATIO
-    n_train = round(TRAIN_FRACTION * card.n)
-    return (card.n - n_train) / n_train
+    train, test = next(standard_splits(card.n, 1))
+    return len(test) / len(train)
 
 
 def compared(study: Study) -> pd.DataFrame:
