@@ -63,6 +63,9 @@ def test_the_maintainers_result_is_signed_and_has_every_waypoint(first):
     (standing,) = read_board(signed).standings
     assert (standing.stale, standing.signer) == (None, "lab")
     assert [cell.status for cell in found.cells] == ["ok"] * 10
+    command("submit", "--check", signed / "entries" / "mine")
+    with pytest.raises(AssertionError, match="is open and needs its secret; give the file with --secret FILE"):
+        command("verify", signed / "entries" / "mine")
     for cell in found.cells:
         assert len(cell.waypoints) == MAX_POSTERIORS  # every look on the way, the last of them the end
         assert cell.waypoints[-1].kl == pytest.approx(cell.scores.kl)

@@ -1,13 +1,15 @@
 """HMC: its chain has the moments of the exact posterior, touches no global state, and says where Pyro is missing."""
 
 import sys
+import threading
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.hmc import Hmc
+from fsvi_bench.methods.hmc import Hmc, nuts
 from tests.methods.synthetic import exact, synthetic
 from tests.methods.table import method_on
 
@@ -50,6 +52,12 @@ def test_it_depends_on_no_global_generator_and_changes_none():
         states.append(method_on("hmc", data, "particles", settings).posterior().particles)
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(*states)
+
+
+def test_progress_bars_leave_no_semaphore_behind():
+    """tqdm's own lock has one, which outlives a worker that is killed."""
+    nuts()
+    assert isinstance(tqdm.get_lock(), type(threading.RLock()))
 
 
 def test_without_pyro_it_says_how_to_install_it(monkeypatch, capsys, tmp_path):

@@ -12,6 +12,7 @@ from fsvi_bench import InputError, score
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.scoring import distances
 from fsvi_bench.scoring.distances import draws_distances, gaussian_distances
 from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.scores import not_a_number
@@ -42,6 +43,14 @@ def test_mmd2_and_energy_distance_of_the_exact_posteriors_draws_are_0_on_average
             values = np.array([each[name] for each in found])
             assert (abs(values.mean()) < 3 * stats.sem(values)) == unbiased, name
         assert min(each["mmd2_test"] for each in found) < 0
+
+
+def test_distances_of_many_functions_are_means_over_parts_of_them(problem, monkeypatch):
+    f = exact(problem).sample(7, 2) @ problem.Phi_test.mT
+    parts = [draws_distances(part, problem) for part in (f[:3], f[3:5], f[5:])]
+    monkeypatch.setattr(distances, "PART", 3)
+    for name, value in draws_distances(f, problem).items():
+        assert value == pytest.approx(np.mean([part[name] for part in parts]), rel=1e-12)
 
 
 def test_distances_are_those_of_many_draws(problem):
