@@ -18,6 +18,8 @@ OUTSIDE = {
     "benchmarks/README.md": "reference/benchmarks.md",
 }
 COMMANDS_GO_HERE = "<!-- The site lists every command here. -->"
+INLINE_CODE = re.compile(r"(?<!</span>)<code>[^<]*</code>")
+HYPHENATED = re.compile(r"[^\s<>]*-[^\s<>]*(?=[\s<])")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)")
 
 
@@ -33,6 +35,11 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     source = sources.get(place, f"docs/{place}")
     markdown = LINK.sub(lambda found: _in_site(found[1], source, place), markdown)
     return markdown.replace(COMMANDS_GO_HERE, _commands()) if COMMANDS_GO_HERE in markdown else markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Marks the words of inline code that have hyphens, after which a browser would break them: see site.css."""
+    return INLINE_CODE.sub(lambda code: HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
 
 
 def on_post_page(output: str, **_: Any) -> str:

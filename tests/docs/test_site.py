@@ -1,11 +1,14 @@
-"""The documentation site: built without a warning, readable on a phone, searched without a server or a network."""
+"""The documentation site: built without a warning, readable on a phone, searched without a server or a network, and
+served below any path."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -68,3 +71,52 @@ def test_a_page_is_accessible_and_fits_a_phone(site, page, name):
 def test_the_references_come_from_the_code(site):
     assert "measurement-points" in (site / "reference/cli.html").read_text(encoding="utf-8")
     assert "max_steps" in (site / "reference/api.html").read_text(encoding="utf-8")
+
+
+def test_inline_code_does_not_break_after_a_hyphen(site, page):
+    page.goto((site / "get-started.html").as_uri())
+    lines = (
+        "each => [each.textContent, each.getClientRects().length, each.offsetHeight / each.parentElement.offsetHeight]"
+    )
+    words = page.eval_on_selector_all(".md-content p code > span", f"all => all.map({lines})")
+    options = [(rects, height) for word, rects, height in words if word.startswith("--")]
+    assert len(options) >= 3
+    assert all(rects == 1 and height < 1.5 for rects, height in options)
+
+
+@pytest.fixture
+def server(site):
+    """The site below a path, with its page for addresses that do not exist; yields the site's address."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def translate_path(self, path):
+            return str(site / path.partition("?")[0].removeprefix("/below/"))
+
+        def send_error(self, code, message=None, explain=None):
+            content = (site / "404.html").read_bytes()
+            self.send_response(code)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}/below/"
+        listening.shutdown()
+
+
+@pytest.mark.parametrize("missing", ["nothing.html", "how-to/nothing.html", "reference/a/b/"])
+def test_a_missing_page_finds_the_site_below_a_path(browser, server, missing):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    assert page.goto(server + missing).status == 404
+    assert page.eval_on_selector(".md-content a", "each => each.href") == f"{server}index.html"
+    sheets = page.evaluate("[...document.styleSheets].filter(each => each.href).map(each => each.href)")
+    assert f"{server}assets/site.css" in sheets
+    page.click(".md-search__input")
+    page.keyboard.type("objective_gap")
+    page.wait_for_selector(".md-search-result__item")
+    page.close()
