@@ -271,7 +271,7 @@ def _reproduction(name: str) -> str:
 def _claim(claim: Verdict) -> str:
     interval = "none (deterministic)" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
     said = claim.says.replace("|", r"\|")
-    return f"| {claim.outcome} | {said} | {claim.value:.3g} | {interval} | {claim.side} {claim.threshold:g} |"
+    return f"| {claim.outcome} | {said} | {claim.found} | {interval} | {claim.side} {claim.threshold:g} |"
 
 
 def _card(name: str) -> str:

@@ -65,9 +65,11 @@ def _show(outcome: Outcome) -> None:
         print("A preview at reduced scale cannot confirm or refute a claim. At this scale:")
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
-        verdict = "held" if claim.holds else "undecided" if claim.undecided else "did not hold"
+        unit = f" {claim.unit}" if claim.unit else ""
         claimed = f"claimed {claim.side} {claim.threshold:g}"
-        print(f"{verdict}: {claim.says}\n    {claim.statistic}: {in_words(claim.value)}{interval}, {claimed}")
+        print(
+            f"{claim.outcome}: {claim.says}\n    {claim.statistic}: {in_words(claim.value)}{unit}{interval}, {claimed}"
+        )
     for path in outcome.files:
         print(path)
 

@@ -118,6 +118,7 @@ class Claim(BaseModel):
     """A claim, which holds if the whole interval of its statistic is on the claimed side of the threshold.
 
     Args:
+        unit: of the statistic, its interval and the threshold; empty for ratios and counts.
         interval: over repetitions, `t` for the mean, `splits` for the mean over splits that share rows, or
             `proportion` for the proportion of true values. Without it the statistic is deterministic.
         geometric: use the geometric mean, and the interval of the logarithms.
@@ -127,6 +128,7 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
+    unit: str = ""
     interval: Literal["t", "splits", "proportion"] | None = None
     geometric: bool = False
     magnitude: bool = False
@@ -191,6 +193,11 @@ class Verdict(Claim):
     def undecided(self) -> bool:
         """Whether the claim does not hold but the threshold is inside the interval."""
         return not self.holds and self.low <= self.threshold <= self.high and self.low < self.high
+
+    @property
+    def found(self) -> str:
+        """The value in three digits, with its unit."""
+        return f"{self.value:.3g} {self.unit}".replace("inf", "∞").rstrip()
 
     @property
     def outcome(self) -> str:

@@ -204,11 +204,12 @@ def test_an_experiment_reports_the_verdicts_on_its_claims(quick, cli, tmp_path):
 
 def test_undecided_and_refuted_claims_are_distinguished(capsys):
     claim = {"says": "it is", "side": "above", "threshold": 0.5, "value": 0.6, "holds": False}
-    claims = [Verdict(statistic=f"s{low}", low=low, high=high, **claim) for low, high in ((0.4, 0.9), (0.6, math.inf))]
+    cases = ("", 0.4, 0.9), ("nats", 0.6, math.inf)
+    claims = [Verdict(statistic=f"s{low}", unit=unit, low=low, high=high, **claim) for unit, low, high in cases]
     _show(Outcome(name="x", quick=False, files=[], computed=0, reused=0, claims=claims))
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "undecided: it is", "s0.4: 0.6 [0.4, 0.9], claimed above 0.5",
-        "did not hold: it is", "s0.6: 0.6 [0.6, ∞], claimed above 0.5",
+        "did not hold: it is", "s0.6: 0.6 nats [0.6, ∞], claimed above 0.5",
     ]  # fmt: skip
 
 

@@ -138,6 +138,14 @@ def test_magnitude_is_of_the_mean_and_its_interval(values, expected):
     assert found(values, interval="t", magnitude=True) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [(0.12345, "nats", "0.123 nats"), (1234.5, "", "1.23e+03"), (-INF, "nats", "-∞ nats")],
+)
+def test_what_was_found_is_written_with_its_unit(value, unit, expected):
+    assert claim(unit=unit).judge(value).found == expected
+
+
 # --- Claims about every case ------------------------------------------------------------------------------------------
 
 

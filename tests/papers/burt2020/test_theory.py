@@ -84,14 +84,14 @@ def test_claims_on_data_processing_notice_a_breach(nested):
     also = judged({"nested": relative_to_weights(other, k)})
     seen = worse[of_kl].set_index("inputs")["functional"]
     for verdicts, name, value, case in (
-        (found, "proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
-        (found, "proposition 3: smallest shortfall where the rank is below k [nats]", -0.5, "draw 2, M = 4"),
+        (found, "proposition 3: largest excess of the functional over the weight KL", 0.5, "draw 2, M = 4"),
+        (found, "proposition 3: smallest shortfall where the rank is below k", -0.5, "draw 2, M = 4"),
         (
-            found, "proposition 2: largest fall of the functional KL as points are added [nats]",
+            found, "proposition 2: largest fall of the functional KL as points are added",
             seen["M = 4"] - seen["M = 5"], "draw 2, M = 5",
         ),
         (
-            also, "proposition 6: largest difference of the two where the features' rank is k, share", 0.1,
+            also, "proposition 6: largest relative difference of the two where the features' rank is k", 0.1,
             "total variation, draw 1, M = 12",
         ),
     ):  # fmt: skip
@@ -168,9 +168,9 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     along, bare = case
     wrong = bare.assign(found=bare["found"].where(bare["divergence"] != "KL(P, Q)", 9.0))
     found = judged(singular.judged_by_case(along.assign(kl=2 * along["kl"]), singular.distance_from_largest(wrong)))
-    slope = found["proposition 4: KL(Q_e, P), largest distance of its slope from (M - k)/2, share"]
+    slope = found["proposition 4: KL(Q_e, P), largest relative distance of its slope from (M - k)/2"]
     assert slope.value == pytest.approx(1, rel=1e-3)
-    assert found["proposition 4: smallest KL without noise, either way [nats]"].value == 9.0
+    assert found["proposition 4: smallest KL without noise, in either direction"].value == 9.0
     # KL(P, Q) should be infinite and is 9: infinitely far.
     assert found["proposition 8: without noise, largest distance from f(0) + f'(infinity)"].value == math.inf
     shown = judged(singular.judged_by_case(along.assign(event=1.0), bare))
@@ -231,10 +231,10 @@ def test_claims_on_networks_notice_a_breach():
     drawn = pd.concat([networks_, pd.DataFrame(others, columns=networks_.columns)], ignore_index=True)
     shown = networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))
     found = judged({**networks.judged_by_width(drawn), "events": shown})
-    excess = "proposition 9: most pieces in excess of width + 1"
+    excess = "proposition 9: largest number of pieces in excess of width + 1"
     assert (found[excess].value, found[excess].statistic) == (2, f"{excess} (width 2)")
-    assert found["proposition 9: smallest share of networks with exactly width + 1 pieces"].value == 0.9
-    assert found["proposition 9: most pieces of any width without hidden biases"].value == 2
+    assert found["proposition 9: smallest fraction of networks with exactly width + 1 pieces"].value == 0.9
+    assert found["proposition 9: largest number of pieces of any width without hidden biases"].value == 2
     least = "proposition 9: smallest total variation that finitely many values show between two widths"
     assert math.isnan(found[least].low)
     fine = judged(networks.judged_by_width(drawn[drawn["pieces"] != 5]))
@@ -255,7 +255,7 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
     none = networks.shown_by_events(seen_by(Statistic.of_proportion([False] * 10)))
     assert shown("KL(Q, P)", wide, none)[1] == 0
     assert networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))[["value", "low", "high"]].isna().all(axis=None)
-    name = "proposition 7: smallest share of f(0) + f'(infinity), where finite, that finitely many values show"
+    name = "proposition 7: smallest fraction of f(0) + f'(infinity), where finite, that finitely many values show"
     found = judged({"events": seen})[name]
     # α = ¼: 1 − (1 − p)^α of the largest value one way; α = ¾ the other way round.
     expected = [1 - (1 - p) ** 0.25 for p in NINE_OF_TEN]

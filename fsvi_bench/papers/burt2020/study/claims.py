@@ -104,7 +104,7 @@ def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
         known = (both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)
         moved = both[known & (both["outcome"] != both["outcome_without"])]
         entries = moved["place"] + ": " + moved["outcome"]
-        table["another outcome with jitter"] = entries.groupby(moved["says"]).agg(", ".join)
+        table["different outcome with jitter"] = entries.groupby(moved["says"]).agg(", ".join)
     return table.astype(object).fillna("–").rename_axis(index="claim", columns=None).reset_index()
 
 
