@@ -278,7 +278,9 @@ class Method(pl.LightningModule, ABC):
         """
         if not self.trains:
             name = type(self).__name__
-            raise InputError(f"{name} has a formula and no training: ask for its posterior(), without a Trainer")
+            raise InputError(
+                f"{name} has a closed-form posterior and nothing to train; call posterior() without a Trainer"
+            )
         optimizer = torch.optim.Adam(self.q.parameters(), lr=self.options.lr, fused=True)
         if self.options.lr_schedule == "constant":
             return optimizer

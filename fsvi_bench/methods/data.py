@@ -196,7 +196,7 @@ class MeasurementDesign:
         distinct = [distinct_rows(X) for X in data.X]
         if (fewest := min(map(len, distinct))) < self.M_data:
             raise InputError(
-                f"M={self.M} asks for {self.M_data} distinct training inputs, but a split has {fewest}; "
+                f"M={self.M} needs {self.M_data} distinct training inputs, but a split has only {fewest}; "
                 "choose a smaller M (--measurement-points)"
             )
         return distinct
@@ -215,7 +215,7 @@ class MeasurementStream:
     """Measurement sets of B problems, one for each step.
 
     Raises:
-        InputError: the design asks for more distinct training inputs than a problem has.
+        InputError: the design needs more distinct training inputs than a problem has.
     """
 
     def __init__(self, data: TrainingData, design: MeasurementDesign, streams: Streams) -> None:
@@ -325,7 +325,7 @@ class TaskData(pl.LightningDataModule):
 
     Raises:
         InputError: the tasks' shapes differ, there is not one seed for each, `steps` or `minibatch` is less than 1, or
-            the design asks for more distinct training inputs than a task has.
+            the design needs more distinct training inputs than a task has.
     """
 
     def __init__(

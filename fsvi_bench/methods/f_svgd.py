@@ -54,7 +54,7 @@ class FSvgd(ParticleMethod):
         seen = measure(Phi_X, rank_tolerance=self.options.rank_tolerance).project_rows(
             pad(w, (0, Phi_X.shape[-1] - w.shape[-1]))
         )[..., : w.shape[-1]]
-        # The energy's gradient has the whole prior's, w; the set sees Pw of it.
+        # The energy's gradient includes the whole prior's, w; the set determines Pw of it.
         direction = one_by_one(functional_direction, products(Phi_X, w), w - seen - gradient, Phi_X)
         return -(direction * q.w).sum()
 

@@ -28,7 +28,7 @@ MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: for the factorised optimum; 
 
 
 #: With M ≥ k, A determines every weight.
-_SEES_ALL = ExactLimit({"M": 60, "max_steps": 300}, tolerance=1e-6)
+_EXACT_LIMIT = ExactLimit({"M": 60, "max_steps": 300}, tolerance=1e-6)
 
 
 class FixedA(FunctionalMethod):
@@ -59,7 +59,7 @@ class FixedA(FunctionalMethod):
                 )
             return self
 
-    exact_limits = {"full": _SEES_ALL, "ffg": _SEES_ALL}
+    exact_limits = {"full": _EXACT_LIMIT, "ffg": _EXACT_LIMIT}
     Phi_A: Float[Tensor, "B M k"]
     converged_at: Int[Tensor, " B"]  #: the step after which an L-BFGS has converged, −1 before that
     evaluated: Int[Tensor, " B"]  #: number of gradients that each L-BFGS has evaluated

@@ -11,7 +11,7 @@ from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.methods.functional import FunctionalMethod
 
 #: With M ≥ k, A determines every weight; the learning rate decays to 0.
-_SEES_ALL = ExactLimit(
+_EXACT_LIMIT = ExactLimit(
     {"M": 60, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 1500}, tolerance=0.01
 )
 
@@ -19,7 +19,7 @@ _SEES_ALL = ExactLimit(
 class RandA(FunctionalMethod):
     """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step (Burt et al. 2020, eq. 6)."""
 
-    exact_limits = {"full": _SEES_ALL, "ffg": _SEES_ALL}
+    exact_limits = {"full": _EXACT_LIMIT, "ffg": _EXACT_LIMIT}
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)

@@ -29,7 +29,7 @@ FIT = {
     "a number": ((3,), {}, "'3' is not a subclass of fsvi_bench.methods.base.Method; derive it from that class"),
     "unknown option": (("rand-a",), {"lrr": 1}, "method rand-a, option 'lrr': there is no such option; did you mean 'lr'? its options: "),
     "no steps": (("rand-a",), {"max_steps": 0}, "method rand-a, option 'max_steps': got 0, expected 1 or more; its options: "),
-    "more points than rows": (("rand-a",), {"M": 10_000}, "M=10000 asks for 5000 distinct training inputs, but a split has 398; choose a smaller M"),
+    "more points than rows": (("rand-a",), {"M": 10_000}, "M=10000 needs 5000 distinct training inputs, but a split has only 398; choose a smaller M"),
     "another family": (("mean-field-vi",), {"family": "full"}, "method mean-field-vi has no family 'full'; its families: ffg"),
     "no family at all": (("rand-a",), {"family": 3}, "method rand-a has no family '3'; its families: full, ffg"),
     "a word for a seed": (("rand-a",), {"seed": "one"}, "seed is 'one', expected a whole number of 0 or more"),

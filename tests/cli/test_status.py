@@ -42,7 +42,7 @@ def test_a_dry_run_refuses_settings_that_a_run_refuses(cli, tmp_path):
     refused = [cli(*large, "--out", tmp_path / "out", "--wandb", "off", *flags) for flags in ([], ["--dry-run"])]
     for status, out, err in refused:
         assert (status, out) == (2, "")
-        assert "M=100000 asks for 50000 distinct training inputs, but a split has" in err
+        assert "M=100000 needs 50000 distinct training inputs, but a split has only" in err
     assert refused[0][2].splitlines()[-1] == refused[1][2].splitlines()[-1]
 
 

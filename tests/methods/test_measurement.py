@@ -69,9 +69,9 @@ def test_all_distinct_inputs_can_be_had_and_no_more():
     problems = transparent(with_duplicates(distinct=12))
     for inputs in draw(problems, 20, [1, 2], 12, "data")[:, 1]:
         assert rows_of(inputs) == rows_of(problems.X[1])
-    with pytest.raises(InputError, match=r"M=13 asks for 13 distinct training inputs, but a split has 12.*smaller"):
+    with pytest.raises(InputError, match=r"M=13 needs 13 distinct training inputs, but a split has only 12.*smaller"):
         draw(problems, 1, [1, 2], 13, "data")
-    with pytest.raises(InputError, match="asks for 13 distinct"):
+    with pytest.raises(InputError, match="needs 13 distinct"):
         draw(problems, 1, [1, 2], 26)
     draw(problems, 1, [1, 2], 25)  # 12 of them
     draw(problems, 1, [1, 2], 1000, "box")  # and the box has enough for anybody
@@ -80,7 +80,7 @@ def test_all_distinct_inputs_can_be_had_and_no_more():
 def test_one_problem_with_too_few_is_enough_for_an_error():
     X = with_duplicates()
     X[1, :, :] = X[1, :1, :]
-    with pytest.raises(InputError, match="but a split has 1"):
+    with pytest.raises(InputError, match="but a split has only 1"):
         draw(transparent(X), 1, [1, 2], 4)
 
 

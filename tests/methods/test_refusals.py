@@ -166,7 +166,7 @@ def test_the_defaults_suit_the_smallest_data_set(row):
     [("rand-a", {"M": 82}), ("rand-a-ngd", {"M": 82}), ("ssge", {"M": 41, "draw_A": "data"}), ("fixed-a", {"M": 82})],
 )
 def test_settings_too_large_for_a_data_set_are_refused(method, settings):
-    message = f"M={settings['M']} asks for 41 distinct training inputs, but a split has 40"
+    message = f"M={settings['M']} needs 41 distinct training inputs, but a split has only 40"
     with pytest.raises(InputError, match=message):
         trained(Row(method, "ffg"), settings, TrainingData.of(toys()[:1]))
 
@@ -179,7 +179,7 @@ def test_settings_too_large_for_a_data_set_are_refused(method, settings):
         ({"steps": 0}, "steps is '0', expected a whole number of 1 or more"),
         ({"steps": 2.5}, "steps is '2.5', expected a whole number of 1 or more"),
         ({"minibatch": 0}, "minibatch is '0', expected a whole number of 1 or more"),
-        ({"design": MeasurementDesign(82)}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
+        ({"design": MeasurementDesign(82)}, "M=82 needs 41 distinct training inputs, but a split has only 40"),
         ({"tasks": []}, "tasks that are trained side by side have equal shapes, got none"),
     ],
 )
@@ -191,7 +191,7 @@ def test_task_data_refuses_invalid_arguments(changes, message):
 
 
 def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
-    """M = 82 would ask for 41 distinct training inputs of 40."""
+    """M = 82 would need 41 distinct training inputs of 40."""
     A = linspace(-1, 1, 6)[None, :, None]
     method = FixedA(toys()[0], "full", A=A, M=82)
     assert method.data().fixed_A.shape == (1, 6, 20)
