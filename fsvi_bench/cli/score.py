@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli.commands import Score
-from fsvi_bench.cli.console import show, stderr
+from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import named_task, read_approximation
-from fsvi_bench.presenting.summary import SHOWN, flat
-from fsvi_bench.presenting.tables import Table, facts, in_words
+from fsvi_bench.presenting.summary import flat, posterior_table
+from fsvi_bench.presenting.tables import facts, in_words
 from fsvi_bench.running.plan import read_one_task
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
@@ -74,12 +74,12 @@ def _score_folder(folder: Path, options: Score) -> int:
 
 
 def _folder_table(scored: Sequence[ScoredFile]) -> Terminal | str:
-    names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
-    rows = [
-        (file.file, f"{file.dataset} {file.split}", *(getattr(file.scores, name) for name in names))
-        for file in scored
-        if file.scores is not None
+    posteriors = [
+        (f"{file.dataset} {file.split}", file.file, file.scores) for file in scored if file.scores is not None
     ]
-    columns = ("file", "task", *(SHOWN[name]["heading"] for name in names))
-    title = f"{len(rows)} of {len(scored)} files scored"
-    return Table(title=title, columns=columns, rows=rows).terminal() if rows else title
+    title = f"{len(posteriors)} of {len(scored)} files scored"
+    if not posteriors:
+        return title
+    table = posterior_table(posteriors, stdout.width)
+    table.title = title
+    return table

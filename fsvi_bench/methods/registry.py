@@ -51,6 +51,11 @@ class MethodEntry:
     spec: str  #: the argument of `load_method`
     source: bytes | None = field(default=None, repr=False)  #: the file's text, for a method from a file
 
+    @property
+    def file(self) -> str | None:
+        """The name of the file, without its folder, for a method from a file."""
+        return None if self.source is None else Path(self.spec.rpartition(":")[0]).name
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.source is None:
             return load_method, (self.spec,)

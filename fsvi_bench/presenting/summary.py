@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -18,7 +18,7 @@ from rich.table import Table as Terminal
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
-from fsvi_bench.presenting.tables import Table, Written, in_words
+from fsvi_bench.presenting.tables import Cell, Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
@@ -172,6 +172,35 @@ def result_table(records: Sequence[Record], width: int) -> Terminal:
     return table
 
 
+def posterior_table(posteriors: Sequence[tuple[str, str, Scores]], width: int) -> Terminal:
+    """Data set and split, file, and scores of posterior files, with the columns and headings of `result_table`.
+
+    If `width` is too small, it has only the columns that narrow tables have.
+    """
+    named = [(task, file, flat(scores)) for task, file, scores in posteriors]
+    whole = _shown([scores["kl"] for _, _, scores in named])
+    needed: list[int] = []
+    for chosen in (whole, [score for score in whole if SHOWN[score].get("narrow")]):
+        columns = ("task", "file", *(SHOWN[score]["heading"] for score in chosen))
+        rows: list[list[Cell]] = [
+            [task, file, *(_score(scores, score) for score in chosen)] for task, file, scores in named
+        ]
+        table = Table(columns=columns, rows=rows).terminal()
+        _shape(table, columns, [file for _, file, _ in named])
+        needed.append(_least_width(table))
+        if needed[-1] <= width:
+            break
+    remark = f" A terminal of {needed[0]} columns shows all scores." if len(needed) > 1 else ""
+    table.caption = f"{UNITS}{remark}"
+    return table
+
+
+def _score(scores: Mapping[str, Any], name: str) -> Written:
+    value = math.nan if scores[name] is None else scores[name]
+    repeats_kl = name == "kl_moment_matched" and value == scores["kl"]
+    return Written(value, "–" if math.isnan(value) else "=" if repeats_kl else three_digits(value))
+
+
 def own_prior(summary: pd.DataFrame) -> str:
     """The remark for tables in which some rows have their own prior; else empty."""
     return OWN_PRIOR if summary["settings"].str.contains('"prior":"own"').any() else ""
@@ -179,8 +208,12 @@ def own_prior(summary: pd.DataFrame) -> str:
 
 def shown_scores(summary: pd.DataFrame) -> list[str]:
     """The scores that a table of these rows shows. The KL of the moments is left out if all are Gaussian."""
-    kl = summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"]
-    return [score for score in SHOWN if score != "kl_moment_matched" or not kl.map(math.isfinite).all()]
+    return _shown(summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"])
+
+
+def _shown(kls: Iterable[float | None]) -> list[str]:
+    gaussian = all(kl is not None and math.isfinite(kl) for kl in kls)
+    return [score for score in SHOWN if score != "kl_moment_matched" or not gaussian]
 
 
 def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str]) -> Terminal:
@@ -190,10 +223,16 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     ]
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
-    for column, lines in zip(table.columns, _broken(columns), strict=True):
-        column.header, column.no_wrap = lines, column.header != "method"
-    table.columns[1].min_width = max((len(word) for row in rows for word in row[1].split()), default=0)
+    _shape(table, columns, [row[1] for row in rows])
     return table
+
+
+def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Breaks the headings; of the cells, only the names in the second column may take several lines."""
+    for column, lines in zip(table.columns, _broken(columns), strict=True):
+        column.header, column.no_wrap = lines, True
+    table.columns[1].no_wrap = False
+    table.columns[1].min_width = max((len(word) for name in names for word in name.split()), default=0)
 
 
 def _broken(names: Sequence[str]) -> list[str]:

@@ -63,7 +63,8 @@ def failed(job: Job, started: datetime, error: Exception, lines: str | None = No
 
 
 def _record(job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any]) -> Record:
-    return record_of(cell, provenance(job.device, cell.seed, started), **outcome)
+    origin = provenance(job.device, cell.seed, started) | ({"method_file": job.method.file} if job.method.file else {})
+    return record_of(cell, origin, **outcome)
 
 
 def _require_same_sources(job: Job) -> None:

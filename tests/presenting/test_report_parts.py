@@ -12,7 +12,15 @@ from scipy.stats import wilcoxon
 from fsvi_bench.cli.app import app
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
-from fsvi_bench.presenting.report.sections import commands, counts, failures, method_summary, origin
+from fsvi_bench.presenting.report.sections import (
+    commands,
+    counts,
+    failures,
+    method_files,
+    method_summary,
+    origin,
+    sections,
+)
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
@@ -106,6 +114,7 @@ def test_provenance_counts_what_differs():
 
 def test_methods_from_elsewhere_come_last_and_missing_and_stale_cells_are_counted():
     assert method_summary("Mine") == "from a file, or from a package that is not installed here"
+    assert method_summary("Mine", "mine.py") == "from the file mine.py"
     records = [record("Mine", 0, 1.0), record("ssge", 1), record("ssge", 2, None, status="diverged")]
     study = study_of(records, planned=9, missing=6, stale=2)
     assert [entry.method for entry in study.entries] == ["ssge", "Mine"]
@@ -124,6 +133,15 @@ def test_commands_ask_for_the_records_cells():
     planned = [cell for line in commands(study_of(records)) for cell in planned_cells(line)]
     expected = [(r.dataset, r.split, r.method, r.family, str(r.hyperparameters), r.seed) for r in records]
     assert sorted(planned) == sorted(expected)
+
+
+def test_a_method_from_a_file_is_named_with_its_file():
+    study = study_of([record("Mine", 0, 1.0, provenance={"method_file": "mine.py"}), record("Other", 0, 1.0)])
+    assert method_files(study) == {"Mine": "mine.py"}
+    assert sections(study)["methods"]["Mine"] == "from the file mine.py"
+    lines = "\n".join(commands(study))
+    assert "--method mine.py:Mine" in lines
+    assert "--method FILE.py:Other" in lines
 
 
 def planned_cells(line):

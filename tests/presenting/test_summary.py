@@ -9,7 +9,14 @@ from rich.console import Console
 from fsvi_bench.cli.console import print_failures
 from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.summary import cells_of, format_mean, format_spread, result_table, summary_of
+from fsvi_bench.presenting.summary import (
+    cells_of,
+    format_mean,
+    format_spread,
+    posterior_table,
+    result_table,
+    summary_of,
+)
 from tests.presenting import studies
 
 
@@ -27,6 +34,20 @@ def told_at(width, records):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(result_table(records, width))
     return console.export_text()
+
+
+def test_posterior_files_have_the_columns_of_a_runs_table():
+    """The same headings and numbers as `run` shows for a single split; a narrow terminal drops the same columns."""
+
+    def numbers(table):
+        shown = {str(column.header).strip(): [str(cell) for cell in column.cells] for column in table.columns[2:]}
+        return {heading: cells for heading, cells in shown.items() if heading != "splits"}
+
+    kept = [record(0, 1.0), record(0, math.inf, family="ffg", kl_moment_matched=2.0)]
+    posteriors = [("toy 0", f"{place}.safetensors", each.scores) for place, each in enumerate(kept)]
+    for width in (200, 40):
+        assert numbers(posterior_table(posteriors, width)) == numbers(result_table(kept, width))
+    assert "A terminal of" in posterior_table(posteriors, 40).caption
 
 
 def diverged(split, **changes):

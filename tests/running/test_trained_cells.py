@@ -90,6 +90,7 @@ def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(t
     request = changed(RANDA, methods=[f"{path}:Walker"], measurement_points=[], max_steps=10, seeds="0-1")
     records = execute(tmp_path / "out", request, workers=2).records
     assert [(record.split, record.seed, record.status) for record in records] == [(s, 0, "ok") for s in range(3)]
+    assert {record.provenance["method_file"] for record in records} == {"walker.py"}
     assert sorted(record.seconds.batch_size for record in records) == [1, 2, 2]
     found = traces(tmp_path / "out")
     assert [[point[0] for point in points] for points in found.values()] == [trace_steps(10)] * 3

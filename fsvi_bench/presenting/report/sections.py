@@ -41,7 +41,7 @@ def sections(study: Study) -> dict[str, Any]:
     return {
         "study": study,
         "counts": counts(study),
-        "methods": {method: method_summary(method) for method in dict.fromkeys(e.method for e in study.entries)},
+        "methods": {e.method: method_summary(e.method, method_files(study).get(e.method)) for e in study.entries},
         "families": [family for family in FAMILIES if (summary["family"] == family).any()],
         "closest": closest(summary),
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
@@ -59,11 +59,19 @@ def counts(study: Study) -> dict[str, int]:
     return {"planned": archive.planned, **status, "missing": archive.missing, "stale": archive.stale}
 
 
-def method_summary(name: str) -> str:
-    """A one-sentence description of a method."""
+def method_files(study: Study) -> dict[str, str]:
+    """Names of the files of methods that come from files; records of earlier versions do not have them."""
+    found = {record.method: record.provenance.get("method_file") for record in study.archive.records}
+    return {method: file for method, file in found.items() if isinstance(file, str)}
+
+
+def method_summary(name: str, file: str | None = None) -> str:
+    """A one-sentence description of a method, or the name of its file."""
+    if file is not None:
+        return f"from the file {file}"
     try:
         return load_installed(name).defaults.summary
-    except InputError:  # a method from a file or from a package that is not installed
+    except InputError:
         return "from a file, or from a package that is not installed here"
 
 
@@ -146,10 +154,9 @@ def commands(study: Study) -> list[str]:
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
     together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
     groups: Any = together.groupby(["rest", "family"], sort=False)["method"]
-    found = []
+    files, found = method_files(study), []
     for (rest, families), methods in groups:
-        # A record has the name of a method's class, but not the path of its file.
-        specs = methods.where(methods.isin(method_names()), "FILE.py:" + methods)
+        specs = [name if name in method_names() else f"{files.get(name, 'FILE.py')}:{name}" for name in methods]
         words = [*_each("--method", specs), *_each("--family", families), *rest]
         found.append(shlex.join(["fsvi-bench", "run", *words]))
     return found
