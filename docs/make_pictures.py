@@ -52,10 +52,10 @@ CHROMIUM = "/usr/bin/chromium"
 QUICK = {"ksw2015-variance", "ksw2015-fig1", "gal2016-elbo", "gal2016-uncertainty"}  #: hours or days in full
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
-    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; hours; `--quick`: 4 minutes"),
+    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, with `--quick` 4 minutes"),
     "burt2020-fig3": ("scores-1.png", "drawn from the records of the study"),
     "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
-    "burt2020-study": ("steps.png", "days; from the published tables: seconds"),
+    "burt2020-study": ("steps.png", "takes days, from the published tables seconds"),
 }
 WIDTH = 1000  #: of a reproduction's picture, in pixels
 GALLERY = DOCS / "reproductions" / "index.md"

@@ -147,7 +147,7 @@ def read_bounded(path: Path, limit: int, *, follow: bool = False) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; expected a readable file") from error
     if len(content) > limit:
-        raise InputError(f"{path} has more than {limit:,} bytes, which is the maximum; is it the right file?")
+        raise InputError(f"{path} has more than {limit:,} bytes, the maximum; is it the right file?")
     return content
 
 

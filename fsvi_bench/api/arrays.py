@@ -42,7 +42,7 @@ def posterior_of(q: Any, k: int) -> Approximation:
     if isinstance(q, tuple | list) and len(q) == 2:
         return _gaussian(_numbers("mean", q[0]), _numbers("covariance", q[1]), k)
     if isinstance(q, tuple):
-        raise InputError(f"the posterior is a tuple of {len(q)}, expected {FORMS}")
+        raise InputError(f"the posterior is a tuple of length {len(q)}, expected {FORMS}")
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
     return _drawn(_numbers("samples", q), k)

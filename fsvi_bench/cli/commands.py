@@ -25,8 +25,8 @@ class Options(BaseModel):
     """Base class of all commands, with the help of options that several of them share.
 
     Args:
-        data_dir: Folder with the raw data (UCI_Datasets/..., uci_datasets/...). Default: $FSVI_BENCH_DATA, else cache
-            or download.
+        data_dir: Folder with the raw data (UCI_Datasets/..., uci_datasets/...). Default: $FSVI_BENCH_DATA, else the
+            cache or a download.
         as_json: Print one JSON document on stdout and nothing else.
         workers: Number of single-threaded processes. Default: one per core.
         root: Folder of the leaderboard, with entries/ and editions/.
@@ -67,7 +67,7 @@ class Score(Options):
         task: With --posterior: task file (fsvi-task/1), or an official task such as boston:0.
         posterior: Posterior file (fsvi-posterior/1); requires --task.
         posteriors: Folder of posterior files to score.
-        task_set: With --posteriors: official, or a folder of task files. Default: official.
+        task_set: With --posteriors: official, a data set, a task file, or a folder of task files. Default: official.
     """
 
     task: Path | None = None
@@ -124,7 +124,7 @@ class Reproduce(Options):
     Runs resume: rerun the command to compute missing parts.
 
     Args:
-        name: Name of the reproduction. Without it, list all reproductions.
+        name: Name of the reproduction. Default: list all of them.
         quick: Use fewer steps and splits: a preview at reduced scale; do not cite it.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
@@ -159,7 +159,7 @@ class Submit(Options):
         title: Title in the tables. Default: the class and the family.
         name: Name of the entry's folder. Default: derived from method and family.
         link: https:// address of a paper or repository.
-        notes: Notes for readers, such as the hardware used.
+        notes: Notes for readers, such as the hardware.
         check: Check an existing entry without writing anything.
         replace: Overwrite an existing entry of the same name.
     """
@@ -196,7 +196,7 @@ class Verify(Options):
         entries: Folders of entries: LEADERBOARD/entries/NAME.
         secret: File with the edition's secret; not needed once the edition is closed.
         key: SSH private key to sign the results with.
-        max_seconds: Maximum duration of one run, whatever its budget allows.
+        max_seconds: Maximum seconds of one run, whatever its budget allows.
         executor: local or ray.
         ray_address: With ray: address of the cluster.
     """
@@ -340,10 +340,10 @@ class MethodsCheck(Options):
 
 
 class ObjectivesCheck(Options):
-    """Check a functional objective against the properties of a divergence, on random Gaussians; runs the file.
+    """Check a functional objective against the properties of a divergence, on random Gaussians.
 
-    The function takes float64 tensors mean_q [B,k], scale_tril_q [B,k,k] and Phi_A [B,M,k] and returns [B]: for each
-    problem, how far the function values of q at A are from those of the prior N(0, I).
+    The command runs the file. The function takes float64 tensors mean_q [B,k], scale_tril_q [B,k,k] and Phi_A [B,M,k],
+    and returns [B]: for each problem, how far the function values of q at A are from those of the prior N(0, I).
 
     Args:
         function: path/file.py:function.

@@ -81,7 +81,7 @@ def _summarise(outcome: Outcome, root: Path) -> int:
     counts = f"{outcome.computed} computed, {outcome.reused} reused; " if parts else ""
     stderr.print(f"{counts}results are in {root}")
     if outcome.missing:
-        stderr.print(f"{outcome.missing:,} cells are missing and not part of any mean")
+        stderr.print(f"{outcome.missing:,} cells are missing and left out of all means")
     if not outcome.files:
         stderr.print("no figure was drawn: no cell has a certified task", style="red")
     return print_failures(outcome.records, root)

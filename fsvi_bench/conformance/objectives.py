@@ -203,8 +203,9 @@ def function_values_only(objective: Objective) -> None:
         )
         if (error := _apart(objective(rotated), expected)) > TOLERANCE:
             raise Failed(
-                f"in another orthonormal basis of the weights it changes by {error:.1e} ({at}), although no function "
-                "value does; likely causes are a reshape that scrambles variances, or a covariance treated as diagonal"
+                f"in a different orthonormal basis of the weights it changes by {error:.1e} ({at}), although no "
+                "function value does; likely causes are a reshape that scrambles variances, or a covariance treated as "
+                "diagonal"
             )
         unseen = identity(k, at.tril) - torch.linalg.pinv(at.Phi_A) @ at.Phi_A
         # L + U L for a projector U onto what f(A) does not depend on: Φ_A (I + U) L = Φ_A L.
@@ -270,7 +271,7 @@ def gradients(objective: Objective) -> None:
 #: The checks by their names in reports.
 OBJECTIVE_CHECKS: Mapping[str, Callable[[Objective], str | None]] = {
     "returns one number per problem": form,
-    "treats each problem alone": each_problem_alone,
+    "treats each problem separately": each_problem_alone,
     "is zero at the prior": zero_at_the_prior,
     "is never negative": never_negative,
     "ignores the order of inputs": order_of_inputs,

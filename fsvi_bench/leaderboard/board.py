@@ -126,9 +126,7 @@ def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
     with os.scandir(root / ENTRIES) as found:
         names = sorted(each.name for each in islice(found, MOST_ENTRIES + 1))
     if len(names) > MOST_ENTRIES:
-        raise InputError(
-            f"{root / ENTRIES} contains more than {MOST_ENTRIES} folders, which is the maximum; remove some"
-        )
+        raise InputError(f"{root / ENTRIES} contains more than {MOST_ENTRIES} folders, the maximum; remove some")
     entries: list[Entry] = []
     refused: list[Refused] = []
     for name in names:
@@ -237,7 +235,7 @@ def _require_current(result: Result, entry: Entry, edition: Edition, wanted: set
     if (result.entry, result.entry_sha256) != (entry.name, entry.sha256):
         raise _Stale("its result is for an earlier version of the entry")
     if (result.edition, result.edition_sha256) != (edition.name, edition.sha256):
-        raise _Stale("its result is for tasks of another edition")
+        raise _Stale("its result is for tasks of a different edition")
     if result.scoring_version != SCORING_VERSION:
         raise _Stale(
             f"its result has scoring version {result.scoring_version}, but the current one is {SCORING_VERSION}"

@@ -49,7 +49,7 @@ class Edition(Strict):
         if self.secret is not None and Secret(bytes.fromhex(self.secret)).sha256 != self.secret_sha256:
             raise ValueError("the SHA-256 of the secret differs from 'secret_sha256'")
         if len(set(self.datasets)) < len(self.datasets):
-            raise ValueError("'datasets' has a data set twice")
+            raise ValueError("'datasets' names a data set twice")
         return self
 
     @property

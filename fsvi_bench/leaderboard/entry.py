@@ -45,7 +45,7 @@ _REORDERING = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")  # Un
 
 def _no_hook(name: str) -> str:
     if re.fullmatch(r"(?i:conftest|sitecustomize|usercustomize|setup)\.py|test_.*|.*_test\.py", name):
-        raise ValueError("expected another name: tools import files of this name automatically")
+        raise ValueError("expected a different name: tools import files of this name automatically")
     return name
 
 
@@ -203,5 +203,5 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         InputError: it is not TOML, or not a manifest.
     """
     if content.count(b".") > MOST_DOTS:
-        raise InputError(f"{path} has more than {MOST_DOTS} dots, which is the maximum; shorten its notes")
+        raise InputError(f"{path} has more than {MOST_DOTS} dots, the maximum; shorten its notes")
     return parse_toml(Manifest, content, path)

@@ -24,7 +24,9 @@ from fsvi_bench.posteriors.base import Family, Posterior, concatenate
 from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
-AveragedShare = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
+AveragedShare = Annotated[
+    float, Field(ge=0, lt=1, description="fraction of the steps, at the end, whose iterates are averaged")
+]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]  #: neither certain nor impossible
 

@@ -19,8 +19,8 @@ from fsvi_bench.tasks.task import Task
 
 
 class ChainOptions(StepOptions):
-    """`particles` chains side by side, of which q is the last states; `step_size` is a share of the largest stable step
-    with gradients of all rows."""
+    """`particles` chains side by side, of which q is the last states; `step_size` is a fraction of the largest stable
+    step with gradients of all rows."""
 
     minibatch: PositiveInt | Literal["full"] = "full"
     particles: Count = 100

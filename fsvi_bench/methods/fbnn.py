@@ -12,8 +12,8 @@ from fsvi_bench.methods.ssge import Ssge
 class Fbnn(Ssge):
     """SSGE with the settings of FBNN's code for regression.
 
-    Its measurement set is the minibatch and 5 uniform inputs. Here it is drawn apart from the minibatch, half of it
-    training inputs. `kl_weight` is the paper's, 1; `N/B` is what the code does.
+    Its measurement set is the minibatch and 5 uniform inputs. Here it is drawn independently of the minibatch, and half
+    of it are training inputs. The default `kl_weight` is the paper's, 1; the code uses `N/B`.
     """
 
     class Options(Ssge.Options):

@@ -29,8 +29,8 @@ from fsvi_bench.seeds import derive_seed
 class Hmc(ParticleMethod):
     """NUTS on −log p(y, w) from a draw of the prior, in the coordinates z = Cᵀw with CCᵀ = Λ = ΦᵀΦ/σ² + I.
 
-    In these every direction has the curvature 1, so a unit mass matrix suffices. The posterior's mean is not used: the
-    chain has to find it. q is every state after the warm-up, in order.
+    In these coordinates every direction has curvature 1, so a unit mass matrix suffices. The posterior's mean is not
+    used: the chain has to find it. q is every state after the warm-up, in order.
     """
 
     class Options(MethodOptions):

@@ -53,7 +53,7 @@ class TrainableLowRank(TrainablePosterior):
 
 
 class LowRankVI(Method):
-    """Adam on the ELBO in closed form. Its optimum within the family has no formula."""
+    """Adam on the ELBO in closed form. Its optimum within the family has no closed form."""
 
     class Options(AdamOptions):
         """The rank of F; with k or more, the family is that of all Gaussians."""

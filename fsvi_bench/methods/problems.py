@@ -28,7 +28,9 @@ def require_task(value: object) -> Task:
         raise InputError(
             f"the task is the name {str(value)!r}, expected a Task; load it with load_task({str(value)!r})"
         )
-    raise InputError(f"the task is of type {type(value).__name__}, expected a Task; load_task or make_task gives one")
+    raise InputError(
+        f"the task is of type {type(value).__name__}, expected a Task; get one from load_task or make_task"
+    )
 
 
 def checked_seeds(seeds: Iterable[int] | int | None, count: int) -> tuple[int, ...]:
@@ -69,7 +71,9 @@ class TrainingData(Stacked):
         shapes = sorted({(*p.X.shape, p.frozen.k) for p in problems})
         if len(shapes) != 1:
             got = " and ".join(f"N={N}, D={D}, k={k}" for N, D, k in shapes) or "none"
-            raise InputError(f"tasks that are trained side by side have equal shapes, got {got}; train them one by one")
+            raise InputError(
+                f"tasks that are trained side by side must have equal shapes, got {got}; train them one by one"
+            )
         return TrainingData(
             X=torch.stack([p.X for p in problems]),
             y=torch.stack([p.y for p in problems]),

@@ -24,8 +24,8 @@ LEAST_VARIANCE = 1e-30  #: as in the paper's code
 class Swag(Method):
     """N(mean, ½(diagonal + rank-K)) of the iterates of SGD with a constant step, one for each pass over the data.
 
-    SGD descends −log p(y, w). Its step is a share of the largest stable one, 2(1 + momentum)/λ_max(Λ), since a learning
-    rate that suits one task diverges on the next. Until two iterates are collected q is N(iterate, I).
+    SGD descends −log p(y, w). Its step is a fraction of the largest stable one, 2(1 + momentum)/λ_max(Λ), since a
+    learning rate that suits one task diverges on the next. Until two iterates are collected q is N(iterate, I).
     """
 
     class Options(StepOptions):

@@ -127,7 +127,7 @@ def _read(path: Path) -> Row:
         return _Kept.model_validate_json(path.read_bytes()).result
     except (OSError, ValidationError) as error:
         raise InputError(
-            f"{path} is not a finished part ({type(error).__name__}); move it away and run again"
+            f"{path} is not a finished part ({type(error).__name__}); move it elsewhere and rerun the command"
         ) from error
 
 

@@ -89,7 +89,7 @@ def read_posterior(
     """
     posterior = read_approximation(path, k, task_sha256, content)
     if not isinstance(posterior, Posterior):
-        raise InputError(f"{path}: it has the kind '{posterior.kind}', expected one with weights")
+        raise InputError(f"{path} has the kind '{posterior.kind}', expected one with weights")
     return posterior
 
 

@@ -73,8 +73,8 @@ def _require_same_sources(job: Job) -> None:
     if here != planned:
         raise InputError(
             f"the code of fsvi-bench or of {job.method.name}, or the kernels, differ from those at the start of the "
-            f"run (hash {here[:12]}, expected {planned[:12]}): files were changed during the run, or the machine of a "
-            f"worker has another version or another {KERNELS_VARIABLE}; make them equal and rerun the command"
+            f"run (hash {here[:12]}, expected {planned[:12]}): files were changed during the run, or a worker's "
+            f"machine has a different version or a different {KERNELS_VARIABLE}; make them equal and rerun the command"
         )
 
 

@@ -114,7 +114,9 @@ class Request(BaseModel):
     )
     families: Several[str] = Field(
         default=(),
-        description="full, ffg, factor, bernoulli, spike-slab or particles; may be repeated. Default: all of a method.",
+        description=(
+            "full, ffg, factor, bernoulli, spike-slab or particles; may be repeated. Default: all families of a method."
+        ),
     )
     splits: Ranges = Field(default=None, description="Splits, such as 0-19 or 0,3,5. Default: all.")
     seeds: Ranges = Field(
@@ -147,10 +149,10 @@ class RunOptions(Request):
     executor: Literal["local", "ray"] = Field(default="local", description="local (processes) or ray (a cluster).")
     ray_address: str | None = Field(
         default=None,
-        description="With ray: address of the head, or auto. Default: $RAY_ADDRESS, else a new local cluster.",
+        description="With ray: address of the head node, or auto. Default: $RAY_ADDRESS, else a new local cluster.",
     )
     gpu_share: float | None = Field(
-        default=None, gt=0, le=1, description="With ray: share of a GPU per call, such as 0.25. Default: 1."
+        default=None, gt=0, le=1, description="With ray: fraction of a GPU per call, such as 0.25. Default: 1."
     )
     workers: int | None = Field(
         default=None,
@@ -169,7 +171,7 @@ class RunOptions(Request):
         default=None,
         description=(
             "Folder with the raw data (UCI_Datasets/..., uci_datasets/...). "
-            "Default: $FSVI_BENCH_DATA, else cache or download."
+            "Default: $FSVI_BENCH_DATA, else the cache or a download."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Calls on a Ray cluster: on other machines, or on shares of a GPU.
+"""Calls on a Ray cluster: on other machines, or on fractions of a GPU.
 
 This module does not import Ray at the top: Ray is an optional dependency, and its import takes half a second.
 """
@@ -51,14 +51,14 @@ _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, lo
 
 @dataclass(frozen=True)
 class RayExecutor(Executor):
-    """Calls as tasks of a Ray cluster, one thread each, on a CPU core or on a share of a GPU.
+    """Calls as tasks of a Ray cluster, one thread each, on a CPU core or on a fraction of a GPU.
 
     Results travel back to this process.
     """
 
     address: str  #: host:port of the cluster's head
     limit: int | None = None  #: maximum number of parallel calls; None: as many as fit
-    gpu_share: float | None = None  #: share of a GPU per call that uses one; None: a whole GPU
+    gpu_share: float | None = None  #: fraction of a GPU per call that uses one; None: a whole GPU
     device: Device = "cpu"  #: device of the calls
     head_patience: float = HEAD_PATIENCE
     worker_patience: float = WORKER_PATIENCE
@@ -100,7 +100,7 @@ class RayExecutor(Executor):
         return max(1, self.room())
 
     def on(self, device: Device) -> RayExecutor:
-        """The same cluster for calls on `device`; only calls on a GPU take a share of one."""
+        """The same cluster for calls on `device`; only calls on a GPU take a fraction of one."""
         return replace(self, device=device)
 
     @contextmanager
@@ -220,8 +220,8 @@ def _attempt(call: bytes, sources: str, rounding: dict[str, str]) -> bytes:
 
 def _refuse(host: str) -> None:
     raise InputError(
-        f"the Ray node {host} has a different fsvi-bench than the machine that started the run; install the same "
-        "version on every node, do not change it during a run, and rerun the command"
+        f"the Ray node {host} has a different version of fsvi-bench from the machine that started the run; install the "
+        "same version on every node, do not change it during a run, and rerun the command"
     )
 
 
@@ -292,6 +292,6 @@ def _require_cluster(address: str) -> None:
         said = (error.stderr or b"").decode(errors="replace")
         how = f"did not accept this process within {PATIENCE:.0f} s"
     if "AuthToken" in said:  # Ray prints this, keeps trying, and finally prints something else
-        how = "has a different token than this process"
+        how = "has a different token from this process"
         fix = "set $RAY_AUTH_TOKEN to the token of the cluster and $RAY_AUTH_MODE to token"
     raise InputError(f"the Ray cluster at {address} {how}; {fix}")

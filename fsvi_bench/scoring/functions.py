@@ -43,8 +43,8 @@ def function_scores(q: FunctionSamplesPosterior, problem: Task) -> dict[str, Any
     for name, f, Phi in (("f_test", q.f_test, problem.Phi_test), ("f_box", q.f_box, problem.Phi_box)):
         if f.shape[1] != len(Phi):
             raise InputError(
-                f"{name} has values at {f.shape[1]} inputs, expected the task's {len(Phi)}; was it made for another "
-                "task?"
+                f"{name} has values at {f.shape[1]} inputs, expected the task's {len(Phi)}; was it made for a "
+                "different task?"
             )
         if not (largest := float(f.abs().max())) < OVERFLOW:
             raise InputError(f"{name} has values up to {largest:.1e}, expected below {OVERFLOW:g}; rescale them")

@@ -3,7 +3,7 @@
 The exact posterior and Gaussian approximations predict Gaussians. Bernoulli dropout and spike-and-slab predict mixtures
 whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`), and n functions a mixture of n Gaussians.
 
-Coverage measures calibration: the share of test targets within the central intervals of the predictive. The central
+Coverage measures calibration: the fraction of test targets within the central intervals of the predictive. The central
 p-interval leaves (1 − p)/2 of the predictive, noise included, on either side. A calibrated model covers a share p of
 N_test targets, with standard error √(p(1 − p)/N_test). So it is reported together with the exact posterior's coverage.
 """
@@ -77,7 +77,7 @@ class Predictive(NamedTuple):
         return float((problem.y_test - self.mean).square().mean().sqrt() * problem.frozen.target_std)
 
     def coverage(self, problem: Task) -> dict[str, float]:
-        """Share of the test targets within the Gaussian's central 50, 90 and 95% intervals."""
+        """Fraction of the test targets within the Gaussian's central 50, 90 and 95% intervals."""
         return _shares(torch.erf((problem.y_test - self.mean).abs() / (2 * self.variance).sqrt()))
 
 
@@ -127,7 +127,7 @@ def mixture_nlpd(q: SwitchedPosterior, problem: Task) -> tuple[float, float] | t
 
 
 def coverage(q: Posterior, problem: Task) -> dict[str, float] | None:
-    """Share of the test targets within q's central 50, 90 and 95% predictive intervals.
+    """Fraction of the test targets within q's central 50, 90 and 95% predictive intervals.
 
     Gaussians by their moments, mixtures (dropout, spike-and-slab, draws) by their distribution function, to 1e-9; None
     for a mixture whose atoms lie too far apart, as for its density.
@@ -159,7 +159,7 @@ def functions_cdf(functions: Iterable[Float[Tensor, "N_test _"]], problem: Task)
 
 
 def _shares(contents: Float[Tensor, " N_test"]) -> dict[str, float]:
-    """Share of targets inside each level's central interval: the one that ends at the target has at most this level."""
+    """Fraction of targets in each level's central interval: the one that ends at the target has at most this level."""
     return {name: int((contents <= p).sum()) / len(contents) for name, p in LEVELS.items()}
 
 

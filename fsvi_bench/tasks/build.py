@@ -28,7 +28,7 @@ def require_split(card: Card, split: int) -> None:
     """Raises InputError if the data set has no such split."""
     if not 0 <= split < card.splits.count:
         raise InputError(
-            f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}, choose one of them"
+            f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}: choose one of them"
         )
 
 

@@ -49,7 +49,7 @@ def make_task(
     Args:
         X, y: inputs [n,D] and targets [n], not standardised; NumPy, torch or pandas.
         k: number of inducing points, and hence of features and weights.
-        test_fraction: share of the rows that is held out.
+        test_fraction: fraction of the rows that is held out.
         seed: for the train/test split and the initial inducing points.
         name: name of the data set; letters, digits, - and _.
 

@@ -77,7 +77,7 @@ def read_trace(path: Path) -> Trace:
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
             f"{path} is not a trace ({type(error).__name__}), expected numbers in the columns {','.join(COLUMNS)}; "
-            "move the file away and run again"
+            "move it elsewhere and rerun the command"
         ) from error
 
 

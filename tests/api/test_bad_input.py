@@ -67,7 +67,7 @@ def test_fit_refuses_a_bad_seed_of_a_deterministic_method(diabetes):
     ("task", "message"),
     [
         ("diabetes", "the task is the name 'diabetes', expected a Task; load it with load_task('diabetes')"),
-        (None, "the task is of type NoneType, expected a Task; load_task or make_task gives one"),
+        (None, "the task is of type NoneType, expected a Task; get one from load_task or make_task"),
         ([1], "the task is of type list, expected a Task"),
     ],
 )
@@ -118,7 +118,7 @@ EYE = np.eye(100)
 MASKED = np.ma.masked_array(np.zeros(100), mask=[True] + [False] * 99)
 SCORE = {
     "no dimension": ((np.float64(0), EYE), "the mean has shape [], expected [100]; give one mean per weight"),
-    "three arrays": ((1.0, 2.0, 3.0), "the posterior is a tuple of 3, expected a posterior of fit, a pair (mean [k], "),
+    "three arrays": ((1.0, 2.0, 3.0), "the posterior is a tuple of length 3, expected a posterior of fit, a pair (mean [k], "),
     "a number": (1.0, "the posterior has shape [], expected a posterior of fit, a pair (mean [k], covariance [k, k])"),
     "a variance": ((np.zeros(100), 1.0), "the covariance has shape [], expected [100, 100]; give that of all 100 weights"),
     "masked": ((MASKED, EYE), "'mean' has masked entries, expected a number in each; fill them"),

@@ -210,7 +210,7 @@ FAULTS = [
     (w2_itself, "w2", "is zero at the prior", "return W₂²"),
     (random_kl, "kl", "returns one number per problem", "called twice"),
     (mean_of_problems, "kl", "returns one number per problem", r"it returns \[\], torch.float64 for 4 problems"),
-    (mixed_problems, "kl", "treats each problem alone", "leading axis"),
+    (mixed_problems, "kl", "treats each problem separately", "leading axis"),
     (detached, "kl", "is zero at the prior", "no gradient reaches scale_tril_q"),
     (partly_detached, "kl", "has the right gradient", "central differences"),
     (first_input_only, "kl", "ignores the order of inputs", "reordering the inputs"),

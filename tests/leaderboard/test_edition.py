@@ -142,7 +142,7 @@ def test_ranked_tasks_are_drawn_as_promised(made):
 
 
 def test_what_an_edition_asks_for_as_a_whole_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"^the edition: 'datasets' has a data set twice; fix this field$"):
+    with pytest.raises(InputError, match=r"^the edition: 'datasets' names a data set twice; fix this field$"):
         make_board(tmp_path, "v1", ["yacht", "yacht"], tmp_path / "secret")
     assert list(tmp_path.iterdir()) == []
 

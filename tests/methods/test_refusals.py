@@ -180,7 +180,7 @@ def test_settings_too_large_for_a_data_set_are_refused(method, settings):
         ({"steps": 2.5}, "steps is '2.5', expected a whole number of 1 or more"),
         ({"minibatch": 0}, "minibatch is '0', expected a whole number of 1 or more"),
         ({"design": MeasurementDesign(82)}, "M=82 needs 41 distinct training inputs, but a split has only 40"),
-        ({"tasks": []}, "tasks that are trained side by side have equal shapes, got none"),
+        ({"tasks": []}, "tasks that are trained side by side must have equal shapes, got none"),
     ],
 )
 def test_task_data_refuses_invalid_arguments(changes, message):

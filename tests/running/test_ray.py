@@ -50,7 +50,7 @@ def test_an_early_end_stops_running_calls(ray_executor, tmp_path):
 def test_a_node_with_other_sources_takes_no_part(ray_executor, monkeypatch):
     """Its results would carry this version's code hash."""
     monkeypatch.setattr(ray_cluster, "package_sha256", lambda: "another")
-    with pytest.raises(InputError, match="has a different fsvi-bench"):
+    with pytest.raises(InputError, match="has a different version of fsvi-bench"):
         list(ray_executor.map(work, [1]))
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
     assert client.startswith("--ray-address is 'ray://localhost:10001', expected host:port; ")
     assert name.startswith("--ray-address is 'head', expected host:port; ")
     assert token.startswith(
-        f"the Ray cluster at {addresses[-1]} has a different token than this process; set $RAY_AUTH_TOKEN"
+        f"the Ray cluster at {addresses[-1]} has a different token from this process; set $RAY_AUTH_TOKEN"
     )
 
 

@@ -33,7 +33,7 @@ def run_chains(problems: Sequence[Task], share: float, chains: int, rounds: floa
     """One row per problem and eigenvector of Λ, the stiffest first, of problems with equal shapes, side by side.
 
     Args:
-        share: ε as a share of the largest stable step, 4/λ_max.
+        share: ε as a fraction of the largest stable step, 4/λ_max.
         rounds: steps over λ_max/share. A chain starts at a draw of the prior. Along an eigenvector with the eigenvalue
             λ a share e^(−4·rounds·λ) of the start's variance is left, which is the target's where λ = 1.
     """

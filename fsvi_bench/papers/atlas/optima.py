@@ -1,8 +1,8 @@
 """Each method's closed-form optimum as a function of its one parameter, and GWI's and GFSVI's against predictions.
 
 A method's parameter is λ for GWI; γN/σ² for GFSVI, since at 1 all directions collapse; the number of context points
-over k for FSP-Laplace; the share of the largest stable step for SGLD; the number of draws over k for VIP; and the rank
-over k for low-rank Laplace.
+over k for FSP-Laplace; the fraction of the largest stable step for SGLD; the number of draws over k for VIP; and the
+rank over k for low-rank Laplace.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _read(path: Path) -> list[np.ndarray]:
         return [np.frombuffer(raw, np.uint8, offset=4 + shape.nbytes).reshape(shape)]
     except (ValueError, LookupError, OSError, EOFError, BadZipFile) as error:
         raise InputError(
-            f"got a file {path} that cannot be read ({error}), expected arrays {', '.join(NPZ_KEYS)} or unsigned bytes"
+            f"cannot read {path} ({error}), expected arrays {', '.join(NPZ_KEYS)} or unsigned bytes"
             " in idx format; replace it"
         ) from error
 

@@ -98,7 +98,7 @@ def require_one_cell_each(cells: pd.DataFrame) -> None:
     """
     for twice in cells[cells.duplicated(["split", *LINE])].itertuples():
         raise InputError(
-            f"the study's table contains {twice.dataset} split {twice.split} {twice.method} twice; make it again"
+            f"the study's table contains {twice.dataset} split {twice.split} {twice.method} twice; rebuild it"
         )
     tasks = cells[cells["task"] != ""].groupby(["dataset", "split"])["task"].nunique()
     for dataset, split in tasks.index[tasks > 1]:
@@ -114,7 +114,7 @@ def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
     except (OSError, EOFError, ValueError) as error:
         raise InputError(
-            f"{path} is not a study's table ({plain(str(error))}); replace it, or delete it and make it again from a "
+            f"{path} is not a study's table ({plain(str(error))}); replace it, or delete it and rebuild it from a "
             "folder with all records"
         ) from error
     return frame
