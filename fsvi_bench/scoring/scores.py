@@ -110,9 +110,9 @@ class Scores(BaseModel):
     qkl: float | None  #: quasi-KL of Hron et al. (2018), for Bernoulli dropout; descriptive, never ranked
     kl_moment_matched: (
         float | None
-    )  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
+    )  #: KL of the Gaussian with q's moments: a lower bound on `kl` for any q with a density
     w2: float | None  #: 2-Wasserstein distance, in weight space
-    w2_moments: float | None  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
+    w2_moments: float | None  #: Bures–Wasserstein distance of the moments: a lower bound on the 2-Wasserstein distance
     predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: too expensive
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs

@@ -1,4 +1,4 @@
-"""A task's certificate: how the task was fitted, and evidence that its exact posterior is exact to rounding."""
+"""A task's certificate: how the task was fitted, and evidence that its exact posterior is exact up to rounding."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def cells(*those):
         (by_a_stranger, "not signed by an allowed signer"),
         (for_another_purpose, "not signed by an allowed signer"),
         (of_another_entry, "earlier version of the entry"),
-        (signed_by_the_lab(ELSEWHERE), "tasks of another edition"),
+        (signed_by_the_lab(ELSEWHERE), "tasks of a different edition"),
         (signed_by_the_lab(WHOLE.model_copy(update={"scoring_version": SCORING_VERSION + 1})), "scoring version"),
         (of_an_earlier_entry, "earlier version of the entry"),
         (cells(), "lacks 10 of 10 runs, and has 0 runs that do not belong"),
