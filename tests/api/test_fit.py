@@ -32,6 +32,7 @@ def pairs():
     return [(name, family) for name in built_in_names() for family in load_method(name).cls.families]
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize(("method", "family"), pairs())
 def test_the_numbers_are_those_of_run(tmp_path, cli, diabetes, method, family):
     words = f"--seeds {SEED} --max-steps {STEPS} --measurement-points {M} --wandb off --workers 1 --json --out".split()

@@ -17,7 +17,7 @@ from fsvi_bench.maths.mixtures import mixture_log_density, mixture_log_density_a
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring import distances, predictive
+from fsvi_bench.scoring import predictive
 from fsvi_bench.scoring.predictive import (
     MAX_SPREAD_IN_INTEGRALS,
     Predictive,
@@ -222,10 +222,10 @@ def wide(toy):
 
 
 @pytest.mark.slow
-def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide, monkeypatch):
+@pytest.mark.usefixtures("short_scores")  # distances and joint scores have no intervals
+def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide):
     """20 sets of 10,000: t-statistics of the errors have mean 0 and variance 19/17 if estimates are unbiased and
     intervals right; 4 standard errors of either (of 20 values) are allowed."""
-    monkeypatch.setattr(distances, "PART", 500)  # fewer pairs for distances, which have no intervals
     truth = score(wide, small_box)
     half_width = 2.093  # t(0.975; 19)
     errors = {name: [] for name in (*ESTIMATED, "w2_moments")}
@@ -243,6 +243,7 @@ def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box
     assert (scores.kl, scores.singular, scores.reverse_kl, scores.qkl, scores.elbo) == (None,) * 5
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize("flat", ["constant", "repeated"])
 def test_samples_without_a_spread_in_some_direction_have_moments_infinitely_far_off(small_box, flat):
     samples = torch.randn(10_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
