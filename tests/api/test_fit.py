@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,24 +19,6 @@ from fsvi_bench.tasks.task import Task
 STEPS, M, SEED = 20, 30, 2
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What `run` makes of every method: (record, posterior) by method and family."""
-    from fsvi_bench.cli.app import main
-
-    out = tmp_path_factory.mktemp("run")
-    named = " ".join(f"--method {name}" for name in built_in_names())
-    words = f"run {named} --dataset diabetes --splits 0 --seeds {SEED} --max-steps {STEPS} --measurement-points {M}"
-    with pytest.raises(SystemExit) as ended:
-        main(f"{words} --wandb off --workers 1 --json --out {out}".split())
-    assert ended.value.code == 0
-    results = {}
-    for path in Path(out).rglob("record.json"):
-        record = json.loads(path.read_text())
-        results[record["method"], record["family"]] = record, read_posterior(path.with_name(POSTERIOR_FILE))
-    return results
-
-
 def settings_of(method: str) -> dict:
     options = load_method(method).cls.Options.model_fields
     return {name: value for name, value in {"max_steps": STEPS, "M": M}.items() if name in options}
@@ -51,9 +32,15 @@ def pairs():
     return [(name, family) for name in built_in_names() for family in load_method(name).cls.families]
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize(("method", "family"), pairs())
-def test_the_numbers_are_those_of_run(found, diabetes, method, family):
-    record, posterior = found[method, family]
+def test_the_numbers_are_those_of_run(tmp_path, cli, diabetes, method, family):
+    words = f"--seeds {SEED} --max-steps {STEPS} --measurement-points {M} --wandb off --workers 1 --json --out".split()
+    named = "run", "--method", method, "--family", family, "--dataset", "diabetes", "--splits", 0
+    status, out, _ = cli(*named, *words, tmp_path)
+    ((record,), (path,)) = json.loads(out), tmp_path.rglob(POSTERIOR_FILE)
+    posterior = read_posterior(path)
+    assert status == 0
     q = fit(method, diabetes, family=family, seed=SEED, device="cpu", **settings_of(method))
     assert same_bits(q, posterior)
     scores = fsvi_bench.score(q, diabetes)

@@ -8,6 +8,7 @@ import pytest
 
 from fsvi_bench import InputError, results, score
 from fsvi_bench.posteriors.io import read_posterior
+from tests.conftest import shorten_scores
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +20,10 @@ def folder(tmp_path_factory):
         "run --dataset diabetes --splits 0-1 --method exact --method rand-a --method bernoulli-dropout --max-steps 5"
     )
     words += f" --seeds 0-1 --wandb off --workers 1 --json --out {out}"
-    with pytest.raises(SystemExit) as ended:
-        main(words.split())
+    with pytest.MonkeyPatch.context() as patched:
+        shorten_scores(patched)
+        with pytest.raises(SystemExit) as ended:
+            main(words.split())
     assert ended.value.code == 0
     return out
 

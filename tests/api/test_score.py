@@ -44,6 +44,7 @@ def flat_json(nested: dict, prefix: str = "") -> dict:
     return named
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize("method", ["rand-a", "bernoulli-dropout", "spike-and-slab"])
 def test_names_and_numbers_are_those_of_the_command(diabetes, tmp_path, cli, method):
     settings = {"max_steps": 5} if method == "rand-a" else {}
@@ -134,6 +135,7 @@ def test_a_weight_that_does_not_vary_is_singular(diabetes, q):
     assert score((mean, covariance), diabetes)["kl"] == math.inf
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_samples_are_scored_as_such(diabetes, q):
     w = q.sample(10_000, seed=3)
     for form in (w, w.numpy(), np.asfortranarray(w.numpy())):

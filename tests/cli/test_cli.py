@@ -177,7 +177,7 @@ def test_without_arguments_the_help_is_shown(cli):
 def test_a_full_disk_behind_stdout_is_one_sentence():
     """/dev/full says that no space is left, as a full disk does."""
     with Path("/dev/full").open("w") as full:
-        done = python("-m", "fsvi_bench", "methods", "list", stdout=full)
+        done = python("-m", "fsvi_bench", "datasets", "list", stdout=full)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("fsvi-bench: no space left")
 

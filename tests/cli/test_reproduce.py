@@ -13,7 +13,6 @@ from matplotlib.text import Text
 
 from fsvi_bench.cli.reproduce import _show
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.methods import functional
 from fsvi_bench.papers import experiment
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Experiment, Outcome
@@ -27,6 +26,7 @@ from fsvi_bench.running.plan import Protocol, Request, make_plan
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
+from tests.conftest import shorten_scores
 
 TINY = {
     "burt2020-fig1": {"max_steps": 3},
@@ -43,10 +43,7 @@ def tiny(monkeypatch):
         file = read(name, model)
         return file.model_copy(update={"quick": small.get(name, file.quick)})
 
-    # Most of the time would go into the optimum that objective scores are measured against.
-    monkeypatch.setattr(functional, "REFERENCE_STEPS", 3)
-    monkeypatch.setattr(functional, "_read", lambda path: None)
-    monkeypatch.setattr(functional, "_write", lambda path, optimum: None)
+    shorten_scores(monkeypatch)
     monkeypatch.setattr(experiment, "read_file", shrunk)
     return lambda name, **changes: small.update({name: {**TINY[name], **changes}})
 

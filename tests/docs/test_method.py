@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.conformance import Subject, check_method
+from fsvi_bench.leaderboard import ranked_tasks
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.methods.registry import load_method
@@ -98,9 +99,12 @@ def smaller(words):
 
 
 @pytest.mark.slow
-def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli):
-    """The page's commands in their order, and as they stand there but for the data set and the number of steps."""
+def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli, monkeypatch):
+    """The page's commands in their order, and as they stand there but for the data set and the numbers of steps and of
+    tasks: one ranked task of each kind, and an official one."""
     working_jail()
+    for name, value in {"TASKS": 2, "WITH_REAL_TARGETS": 1, "OFFICIAL_SPLITS": range(1)}.items():
+        monkeypatch.setattr(ranked_tasks, name, value)
     found = commands()
     *words, serve = found[next(place for place, each in enumerate(found) if each[:2] == ["leaderboard", "init"]) :]
     assert [each[0] for each in words] == ["leaderboard", "submit", "submit", "verify", "leaderboard"]

@@ -4,11 +4,13 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
-from fsvi_bench.leaderboard.jailed.messages import JOB_FILE, Job, read_job, write_job
+from fsvi_bench.leaderboard.jailed.messages import JOB_FILE, Job, Message, read_job, write_job
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task
 from fsvi_bench.methods.problems import TrainingData
@@ -163,37 +165,55 @@ HOPELESS = {
 
 
 def forged(words):
-    return f"type('', (), {{'model_dump_json': lambda self: {words!r}}})()"
+    return SimpleNamespace(model_dump_json=lambda: words)
 
 
 #: What the entry's code says in the worker's name, all at once -> what the verifier makes of it.
 FORGED = {
-    "a second start": ("Message(status='ready')", "'ready', which is out of order"),
-    "a leak of its own": ("Message(status='ready', leaks=['x'])", "'ready', which is out of order"),
+    "a second start": (Message(status="ready"), "'ready', which is out of order"),
     "more steps than declared": (
-        "Message(status='under way', steps=10**9)",
+        Message(status="under way", steps=10**9),
         "after 1000000000 steps, which is out of order",
     ),
-    "steps beyond its own": ("Message(status='ok', steps=10**6)", "after 1000000 steps, which is out of order"),
+    "steps beyond its own": (Message(status="ok", steps=10**6), "after 1000000 steps, which is out of order"),
     "negative steps": (forged('{"status":"ok","steps":-1}'), "sent an invalid message"),
     "seconds of its own": (forged('{"status":"ok","steps":1,"seconds":-5.0}'), "sent an invalid message"),
     "NaN for steps": (forged('{"status":"ok","steps":NaN}'), "sent an invalid message"),
     "another event": (forged('{"status":"checked"}'), "sent an invalid message"),
-    "no posterior": ("Message(status='ok', steps=1)", "cannot be read"),
+    "no posterior": (Message(status="ok", steps=1), "cannot be read"),
 }
 
 
+class Saying:
+    """A jail that does not hold: no code of the entry is run, and what it would send is sent at once."""
+
+    bwrap, words = None, "none"
+
+    def __init__(self, said: bytes):
+        self.said = said
+
+    def command(self, *_):
+        program = f"import os, sys, time; os.write(int(sys.argv[-1]), {self.said}); time.sleep(999)"
+        return [sys.executable, "-S", "-c", program]
+
+
 @pytest.mark.parametrize(("message", "why"), FORGED.values(), ids=FORGED)
-def test_a_message_forged_in_the_process_is_not_believed(task, message, why):
+def test_a_forged_message_is_not_believed(task, message, why):
+    ready = Message(status="ready").model_dump_json()
+    found = run(source(), task, Saying(f"{ready}\n{message.model_dump_json()}\n".encode()))
+    assert (found.status, why in found.reason) == ("failed", True)
+
+
+def test_a_message_forged_in_the_process_is_not_believed(task):
     """The entry's code has the process to itself, our modules and the pipe included: the last argument names it."""
-    body = f"""
+    body = """
     import sys, time
     from fsvi_bench.leaderboard.jailed.messages import Message, send
-    send(int(sys.argv[2]), {message})
+    send(int(sys.argv[2]), Message(status='ready', leaks=['x']))
     time.sleep(999)
     """
     found = run(source(body), task)
-    assert (found.status, why in found.reason) == ("failed", True)
+    assert (found.status, "'ready', which is out of order" in found.reason) == ("failed", True)
 
 
 def test_modules_of_ours_that_it_changes_are_changed_in_its_process_alone(task):
@@ -213,11 +233,16 @@ def test_a_reason_is_told_on_one_line_without_markup(task):
     assert len(found.reason) <= 303
 
 
-@pytest.mark.parametrize("code", HOPELESS.values(), ids=HOPELESS)
-def test_hopeless_code_fails_within_its_limits(task, code):
-    found = run(code, task, seconds=8.0)
+#: What nothing but the clock ends; the rest ends by itself or by another limit, and endless recursion by either.
+ENDLESS = [name for name in HOPELESS if name.startswith(("loops", "ignores", "sends rubbish"))]
+EITHER = ["recurses"]
+
+
+@pytest.mark.parametrize("name", HOPELESS)
+def test_hopeless_code_fails_within_its_limits(task, name):
+    found = run(HOPELESS[name], task, seconds=3.0 if name in ENDLESS + EITHER else 30.0)
     assert found.status == "failed"
-    assert found.reason
+    assert name in EITHER or ("did not finish within" in found.reason) == (name in ENDLESS), found.reason
     assert "\n" not in found.reason
 
 
@@ -268,7 +293,7 @@ def here(monkeypatch):
 
 
 def test_ten_gigabytes_of_output_fill_no_disk(task):
-    assert "did not finish within" in run(source("while True: print('x' * 2**20)\n"), task, seconds=5.0).reason
+    assert "did not finish within" in run(source("while True: print('x' * 2**20)\n"), task, seconds=3.0).reason
 
 
 def test_a_bwrap_without_isolation_is_detected(task, tmp_path):
@@ -335,7 +360,7 @@ def test_a_slow_entry_does_not_affect_another_one(task, here):
         "import threading, time\nfor _ in range(300):\n    threading.Thread(target=time.sleep, args=(99,)).start()\ntime.sleep(99)"
     )
     with ThreadPoolExecutor(2) as pool:
-        slow, honest = pool.submit(run, hog, task, seconds=20.0), pool.submit(run, source(), task, seconds=60.0)
+        slow, honest = pool.submit(run, hog, task, seconds=6.0), pool.submit(run, source(), task, seconds=60.0)
         assert honest.result().status == "ok"
         assert slow.result().status == "failed"
     assert run(source(), task, seconds=60.0).status == "ok"

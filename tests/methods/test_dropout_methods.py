@@ -69,7 +69,7 @@ def test_optimised_retain_probabilities_are_the_optima(problem, data):
 def test_by_adam_noise_comes_to_the_closed_form(name):
     """m* and θ* to a relative 1e-3 of their norms where features are well-conditioned (8 of them, standard normal)."""
     problem, data = well_conditioned()
-    settings = {**TO_THE_END, "estimator": "exact", "max_steps": 6000}
+    settings = {**TO_THE_END, "estimator": "exact", "max_steps": 1500}
     if name == "bernoulli-dropout":
         q = trained_method(
             name, data, "bernoulli", {**settings, "training": "masks", "retain_probability": 0.8}
@@ -97,7 +97,7 @@ def well_conditioned(N=200, k=8):
 def test_concrete_dropout_learns_a_probability_near_the_optimum():
     """The relaxation is biased: the objective at hard masks comes within a few nats of the best, from far away."""
     problem, data = well_conditioned()
-    settings = {"minibatch": "full", "lr": 0.02, "lr_schedule": "cosine", "max_steps": 3000, "retain_probability": 0.5}
+    settings = {"minibatch": "full", "lr": 0.02, "lr_schedule": "cosine", "max_steps": 1500, "retain_probability": 0.5}
     method = trained_method("concrete-dropout", data, "bernoulli", settings)
     q, best = method.posterior()[0], optimal_shared_retain(*problem)
     start = bernoulli_objective(*problem, optimal_m(*problem, f64([0.5])), f64([0.5]))
@@ -124,7 +124,7 @@ def test_free_alpha_prunes_weights_without_data_in_the_additive_form():
     """Least squares gives feature 0 the weight 0: its log α passes the threshold, and is counted."""
     (Phi, y, _), data = well_conditioned()
     data.y[0] = y - Phi[:, 0] * torch.linalg.lstsq(Phi, y[:, None]).solution[0]
-    settings = {**TO_THE_END, "estimator": "exact", "max_steps": 8000}
+    settings = {**TO_THE_END, "estimator": "exact", "max_steps": 2000}
     method = trained_method("sparse-variational-dropout", data, "ffg", settings)
     q = method.posterior()[0]
     pruned = (2 * (q.scale.log() - q.mean.abs().log()) > 3).tolist()

@@ -60,7 +60,7 @@ def test_the_step_is_a_share_of_the_largest_stable_one():
         data.Phi[0].T @ data.y[0] / data.noise_variance[0],
     )
     for momentum in (0.0, 0.9):
-        settings = {"minibatch": "full", "momentum": momentum, "max_steps": 3000}
+        settings = {"minibatch": "full", "momentum": momentum, "max_steps": 1000}
         stable = method_on("swag", data, "full", {**settings, "step_size": 0.99})
         train(stable, "cpu")
         close(stable.q.w[0, : data.k].detach(), exact, rtol=1e-6)

@@ -22,7 +22,8 @@ TRAINING = {"minibatch": 300, "averaging": 0.5}
 #: What takes the place of the quick scale.
 TINY = {
     "atlas": {
-        "splits": 1, "seeds": 2, "chains": {"datasets": {"toy": 2}, "shares": [0.9], "chains": 20, "rounds": 0.01},
+        "datasets": ["toy"], "splits": 1, "seeds": 2,
+        "chains": {"datasets": {"toy": 2}, "shares": [0.9], "chains": 20, "rounds": 0.01},
         "scores": {"M": 10, "S": [25, 100], "seeds": 2},
     },
     "burt2020-roots": {"permutations": 2},

@@ -379,10 +379,14 @@ def is_running(process):
     ("arguments", "first"),
     [
         (["tasks", "build", "--out", "tasks"], "split-*.safetensors"),
-        (["run", "--dataset", "toy", "--splits", "0-3", "--max-steps", "1000000", "--wandb", "off"], "record.json"),
+        (
+            ["run", "--dataset", "toy", "--method", "exact", "--method", "rand-a", "--splits", "0-3", "--max-steps",
+             "1000000", "--wandb", "off"],
+            "record.json",
+        ),
     ],
     ids=["fits", "training"],
-)
+)  # fmt: skip
 def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, arguments, first):
     """With more to do than there are workers."""
     process = command(tmp_path, *arguments)

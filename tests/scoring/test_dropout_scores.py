@@ -17,7 +17,7 @@ from fsvi_bench.maths.mixtures import mixture_log_density, mixture_log_density_a
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring import distances, predictive
+from fsvi_bench.scoring import predictive
 from fsvi_bench.scoring.predictive import (
     MAX_SPREAD_IN_INTEGRALS,
     Predictive,
@@ -45,9 +45,10 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def small_box(toy):
-    """The toy with 50 points of its box: 10,000 densities at each node of each of them take their time."""
-    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
-    problem.__dict__["Phi_box"] = toy.Phi_box[:50]
+    """The toy with 50 test points, as many as marginals need, and 20 of its box: 10,000 densities at each node of each
+    of them take their time."""
+    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[::4], toy.y_test[::4])
+    problem.__dict__["Phi_box"] = toy.Phi_box[:20]
     return problem
 
 
@@ -187,9 +188,11 @@ def test_a_spike_and_slab_without_spikes_is_its_slab_and_with_them_loses_their_m
 
 
 @pytest.mark.slow
-def test_a_trace_leaves_a_mixtures_nlpd_for_the_end(toy):
-    q = dropout_on(toy, 0.8)
-    early, late, scores = trace_scores(q, toy, mixtures=False), trace_scores(q, toy), score(q, toy)
+def test_a_trace_leaves_a_mixtures_nlpd_for_the_end(small_box):
+    q = dropout_on(small_box, 0.8)
+    early, late, scores = (
+        trace_scores(q, small_box, mixtures=False), trace_scores(q, small_box), score(q, small_box),
+    )  # fmt: skip
     assert early.nlpd is None
     assert late.nlpd == scores.nlpd
     assert early.kl == math.inf
@@ -219,10 +222,10 @@ def wide(toy):
 
 
 @pytest.mark.slow
-def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide, monkeypatch):
+@pytest.mark.usefixtures("short_scores")  # distances and joint scores have no intervals
+def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide):
     """20 sets of 10,000: t-statistics of the errors have mean 0 and variance 19/17 if estimates are unbiased and
     intervals right; 4 standard errors of either (of 20 values) are allowed."""
-    monkeypatch.setattr(distances, "PART", 500)  # fewer pairs for distances, which have no intervals
     truth = score(wide, small_box)
     half_width = 2.093  # t(0.975; 19)
     errors = {name: [] for name in (*ESTIMATED, "w2_moments")}
@@ -240,6 +243,7 @@ def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box
     assert (scores.kl, scores.singular, scores.reverse_kl, scores.qkl, scores.elbo) == (None,) * 5
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize("flat", ["constant", "repeated"])
 def test_samples_without_a_spread_in_some_direction_have_moments_infinitely_far_off(small_box, flat):
     samples = torch.randn(10_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
