@@ -60,9 +60,14 @@ class StepOptions(MethodOptions):
 
 
 class AdamOptions(StepOptions):
-    """Settings of Adam. Burt et al. (2020) state a learning rate only for their toy problem: 0.01, the default here."""
+    """Settings of Adam. Burt et al. (2020) state a learning rate only for their toy problem: 0.01, the default here.
+
+    `off_diagonal_lr` is relative to `lr`. It applies to the entries below the diagonal of a full covariance's root. A
+    row has up to k of them, and steps of size `lr` in all of them at once can make the root nearly singular.
+    """
 
     lr: PositiveFloat = 0.01
+    off_diagonal_lr: PositiveFloat = 1.0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     averaging: AveragedShare = 0.0
 
@@ -192,7 +197,8 @@ class Method(pl.LightningModule, ABC):
 
     def initial(self) -> TrainablePosterior:
         """The initial q, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
-        return TrainableGaussian(self.family, len(self.problems), self.problems.k)
+        off_diagonal = getattr(self.options, "off_diagonal_lr", 1.0)
+        return TrainableGaussian(self.family, len(self.problems), self.problems.k, off_diagonal)
 
     def loss(self, q: Any, batch: Batch) -> Float[Tensor, " B"]:
         """The loss to minimise, one number per problem, in nats; `q` is the result of calling `initial()`.

@@ -51,7 +51,7 @@ class Gfsvi(LawMethod):
     families = ("factor",)
 
     def initial(self) -> TrainableGaussian:
-        return TrainableGaussian("full", len(self.problems), self.problems.k)
+        return TrainableGaussian("full", len(self.problems), self.problems.k, self.options.off_diagonal_lr)
 
     def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
         return root_of_second_moment(problem, self.options.rho) / self.gamma(problem) ** 0.5

@@ -14,6 +14,7 @@ from fsvi_bench.papers.experiment import Experiment, Reproduction
 from fsvi_bench.papers.gal2016 import elbo, section_6_3, uncertainty
 from fsvi_bench.papers.hron2018 import fig1_3, fig5, limits, moments
 from fsvi_bench.papers.ksw2015 import fig1, fig2, variance
+from fsvi_bench.papers.tuning import experiment as tuning
 from fsvi_bench.papers.validation import experiment as validation
 from fsvi_bench.running.options import Request
 
@@ -40,6 +41,7 @@ _MODULES: dict[str, ModuleType] = {
     "gal2016-elbo": elbo,
     "gal2016-uncertainty": uncertainty,
     "atlas": atlas,
+    "tuning": tuning,
     "validation": validation,
 }
 REPRODUCTIONS: dict[str, Reproduction[Any]] = {each.name: each for each in _OF_CELLS} | {

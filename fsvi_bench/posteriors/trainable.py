@@ -74,18 +74,23 @@ class Average(nn.Module):
 class TrainableGaussian(TrainablePosterior):
     """q(w) = N(mean, LLᵀ), initialised at the prior N(0, I).
 
-    For `full`, the parameters of L are its strict lower triangle and the logarithm of its diagonal. For any other
-    family, L is diagonal, given by its logarithm.
+    For `full`, the parameters of L are its strict lower triangle, divided by `off_diagonal`, and the logarithm of its
+    diagonal. For any other family, L is diagonal, given by its logarithm.
+
+    Args:
+        off_diagonal: factor of the entries below the diagonal. Adam's steps do not depend on a gradient's scale, so
+            these entries have this multiple of the learning rate.
     """
 
-    def __init__(self, family: Family, B: int, k: int) -> None:
+    def __init__(self, family: Family, B: int, k: int, off_diagonal: float = 1.0) -> None:
         super().__init__()
         self.k, self.width = k, filled(k)
         self.mean = parameter(B, self.width)
         if family == "full":
             zeros = torch.zeros(B, self.width, self.width, dtype=torch.float64)
             self.lower = nn.Parameter(zeros)
-            self.register_buffer("mask", torch.ones_like(zeros[0]).tril(), persistent=False)
+            eye = torch.eye(self.width, dtype=torch.float64)
+            self.register_buffer("mask", eye + off_diagonal * torch.ones_like(eye).tril(-1), persistent=False)
         else:
             self.log_scale = parameter(B, self.width)
 
@@ -97,7 +102,7 @@ class TrainableGaussian(TrainablePosterior):
 
 
 class _LogDiagonalTril(torch.autograd.Function):
-    """The lower triangle of a matrix with the exponential of its diagonal, in one pass; autograd needs four."""
+    """A matrix times a triangular mask, then the exponential of its diagonal, in one pass; autograd needs four."""
 
     @staticmethod
     def forward(ctx: Any, lower: Tensor, mask: Tensor) -> Tensor:
