@@ -6,26 +6,32 @@ posterior. Every method has the same grid. With several families it gets one set
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
+from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant, train_and_measure
 
+TEMPLATE = Path(__file__).with_name("tuning.md.j2")
+PARTS = ["variant", "setting"]
 RATES = ["lr", "schedule"]  #: what a method's search is over, with the number of steps fixed
+TASK = ["method", "family", "dataset"]
 
 
 class Settings(Plain):
     """The grid, the same for each method, and the development sets, of which the first `splits` are used.
 
     `off_diagonal_lr` is searched with the method `roots`, of full covariances, and the best value is used for all
-    methods. A method's number of steps is the least of `budgets` at which its objective is within `tolerance` (nats,
-    mean over tasks) of the lowest. Curves are those of the chosen setting and of `reference`, on split 0.
+    methods. A method's number of steps is the smallest of `budgets` at which its objective is within `tolerance` (nats,
+    mean over tasks) of the lowest. Curves are those of the chosen setting and of the `paper`'s, on split 0.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -38,8 +44,15 @@ class Settings(Plain):
     steps: PositiveInt  #: of the search
     budgets: Annotated[tuple[PositiveInt, ...], Rising]
     tolerance: PositiveFloat
-    reference: Setting
+    paper: Setting
     curve: Annotated[tuple[PositiveInt, ...], Rising]  #: steps of the curves, as far as a run goes
+
+    def rules(self) -> dict[str, Any]:
+        """The numbers in the page's text."""
+        names = {"datasets": " and ".join(self.datasets), "lr": ", ".join(f"{lr:g}" for lr in self.lr)}
+        counts = {"budgets": ", ".join(f"{steps:,}" for steps in self.budgets), "last_split": self.splits - 1}
+        reference = {"paper_lr": self.paper.lr, "paper_steps": self.paper.max_steps}
+        return {**names, **counts, **reference, "steps": self.steps, "tolerance": self.tolerance}
 
     def grid(self, off_diagonal_lr: float) -> list[Setting]:
         """Every learning rate with every schedule."""
@@ -65,10 +78,11 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     chosen = choose_budgets(by_budget, settings.tolerance).assign(off_diagonal_lr=off_diagonal_lr)
     curves = []
     for row in chosen.to_dict("records"):
-        both = [_setting(row, off_diagonal_lr, row["max_steps"]), settings.reference]
+        both = [_setting(row, off_diagonal_lr, row["max_steps"]), settings.paper]
         found = search.runs(search.variants(row["method"]), both, splits=1, curve=settings.curve)
-        curves.append(found.assign(which=np.where(found["setting"] == both[0], "tuned", "reference")))
-    return {"roots": roots, "log": log, "budgets": by_budget, "chosen": chosen, **compared(pd.concat(curves))}
+        curves.append(found.assign(which=np.where(found["setting"] == both[0], "chosen", "paper")))
+    tables = {"roots": roots, "log": log, "budgets": by_budget, "chosen": chosen}
+    return {**tables, **compared(pd.concat(curves)), "rules": pd.DataFrame([settings.rules()])}
 
 
 def _setting(row: Mapping[Any, Any], off_diagonal_lr: float, max_steps: int) -> Setting:
@@ -98,9 +112,7 @@ class Search:
         }
         grid = {"variant": variants, "dataset": self.settings.datasets, "setting": settings}
         parts = self.context.table(train_and_measure, grid, **shared | changes)
-        names = [
-            variant.model_dump() | setting.model_dump() for variant, setting in parts[["variant", "setting"]].values
-        ]
+        names = [{**variant.model_dump(), **setting.model_dump()} for variant, setting in parts[PARTS].to_numpy()]
         return parts.join(pd.DataFrame(names))
 
 
@@ -110,17 +122,16 @@ def ranked(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     `excess` is the mean over tasks and families of the objective above the least that any setting reached there, in
     nats. A setting that diverged anywhere comes after all that did not.
     """
-    each = runs.explode("objectives", ignore_index=True)
-    each["objective"] = each.pop("objectives").astype(float)
-    each["split"] = each.groupby(["method", "family", "dataset", *settings]).cumcount()
-    least = each.groupby(["method", "family", "dataset", "split"])["objective"].transform("min")
+    each = runs.explode("objectives", ignore_index=True).rename(columns={"objectives": "objective"})
+    each["objective"] = each["objective"].astype(float)
+    each["split"] = each.groupby([*TASK, *settings]).cumcount()
+    least = each.groupby([*TASK, "split"])["objective"].transform("min")
     each = each.assign(excess=each["objective"] - least, diverged=~np.isfinite(each["objective"]))
-    groups = each.groupby(["method", *settings], sort=False)
-    found = groups.agg(excess=("excess", "mean"), diverged=("diverged", "sum"), seconds=("seconds", "mean"))
-    for family in each["family"].unique():
-        found[family] = each[each["family"] == family].groupby(["method", *settings])["excess"].mean()
-    found["place"] = found.reset_index().groupby("method", sort=False).ngroup().to_numpy()
-    return found.reset_index().sort_values(["place", "diverged", "excess"], kind="stable", ignore_index=True)
+    found = each.groupby(["method", *settings], sort=False)[["excess", "diverged"]].agg(
+        {"excess": "mean", "diverged": "sum"}
+    )
+    found = found.reset_index().sort_values(["diverged", "excess"], kind="stable")
+    return pd.concat([found[found["method"] == name] for name in runs["method"].unique()], ignore_index=True)
 
 
 def choose_budgets(budgets: pd.DataFrame, tolerance: float) -> pd.DataFrame:
@@ -133,13 +144,20 @@ def choose_budgets(budgets: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def compared(curves: pd.DataFrame) -> Frames:
-    """Learning curves above the least objective of both settings, and by method the tuned setting's end minus the
-    reference's."""
-    own = ["method", "family", "dataset", "which"]
+    """Learning curves above the lowest objective of both settings, and by task the end of training with the chosen
+    setting minus the paper's."""
     ends = curves.assign(end=curves["objectives"].map(lambda values: values[0]))
-    points = curves[[*own, "along"]].explode("along", ignore_index=True)
+    points = curves[[*TASK, "which", "along"]].explode("along", ignore_index=True)
     points = points.join(pd.DataFrame(points.pop("along").tolist()))
-    least = points.groupby(["method", "family", "dataset"])["objective"].transform("min")
+    least = points.groupby(TASK)["objective"].transform("min")
     points["excess"] = points["objective"] - least
-    wide = ends.pivot_table("end", ["method", "family", "dataset"], "which", sort=False).reset_index()
-    return {"curves": points, "gains": wide.assign(gain=wide["tuned"] - wide["reference"])}
+    wide = ends.pivot(index=TASK, columns="which", values="end").reset_index()
+    return {"curves": points, "gains": wide.assign(gain=wide["chosen"] - wide["paper"])}
+
+
+def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
+    """The documentation page of the search."""
+    rules = frames["rules"].iloc[0].to_dict()
+    return render(
+        TEMPLATE, verdicts=verdicts, quick=quick, rules=rules, **{k: v for k, v in frames.items() if k != "rules"}
+    )

@@ -1,0 +1,73 @@
+"""The search for default settings: what it counts, and what it chooses."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.tuning.experiment import choose_budgets, ranked
+from fsvi_bench.papers.tuning.runs import objectives
+from fsvi_bench.training.trainer import train
+
+
+def runs(**objectives):
+    """One method on one data set with two splits, by learning rate."""
+    own = {"method": "m", "family": "full", "dataset": "d"}
+    return pd.DataFrame([{**own, "lr": float(lr), "objectives": list(values)} for lr, values in objectives.items()])
+
+
+def test_the_mean_excess_over_tasks_decides_and_a_divergence_comes_last():
+    found = ranked(runs(**{"0.01": (5.0, 9.0), "0.1": (1.0, 10.0), "1": (0.0, math.inf)}), ["lr"])
+    assert found["lr"].tolist() == [0.1, 0.01, 1.0]
+    # The least objectives are 0 and 9, the first of them by a setting that diverged on the other task.
+    assert found["excess"].tolist() == [1.0, 2.5, math.inf]
+    assert found["diverged"].tolist() == [0, 0, 1]
+
+
+def test_a_family_counts_as_much_as_a_task():
+    ffg = runs(**{"0.01": (0.0, 0.0), "0.1": (8.0, 8.0)}).assign(family="ffg")
+    found = ranked(pd.concat([runs(**{"0.01": (3.0, 3.0), "0.1": (0.0, 0.0)}), ffg]), ["lr"])
+    assert found[["lr", "excess"]].values.tolist() == [[0.01, 1.5], [0.1, 4.0]]
+
+
+@pytest.mark.parametrize(("tolerance", "steps"), [(0.1, 200), (1.0, 100)])
+def test_the_fewest_steps_within_the_tolerance_are_chosen(tolerance, steps):
+    budgets = pd.DataFrame({"method": "m", "max_steps": [100, 200, 400], "excess": [0.6, 0.05, 0.0], "diverged": 0})
+    assert choose_budgets(budgets, tolerance)["max_steps"].tolist() == [steps]
+
+
+def test_objectives_are_those_of_the_method_and_infinite_after_a_divergence(toy):
+    problems = [toy, toy]
+    method = RandA(problems, "full", [1, 2], max_steps=3, M=10)
+    train(method, "cpu")
+    expected = [method.objective(place, problem) for place, problem in enumerate(problems)]
+    assert objectives(method, problems) == expected
+    method.diverged_at[1] = 2
+    assert objectives(method, problems) == [expected[0], math.inf]
+
+
+def test_sample_then_optimise_is_judged_by_the_loss_with_its_own_noise(toy):
+    problem = toy
+    method = SampleThenOptimise(problem, seeds=[0], particles=4, max_steps=1)
+    train(method, "cpu")
+    Phi, y, variance = problem.Phi, problem.y, problem.noise_variance
+    # Its minimisers, Λ⁻¹(Φᵀ(y + e)/σ² + a), from the noise that training drew.
+    precision = Phi.T @ Phi / variance + torch.eye(problem.k, dtype=torch.float64)
+    best = torch.linalg.solve(precision, (Phi.T @ y / variance + method.moment[0] + method.anchor[0]).mT).mT
+    (before,) = objectives(method, [problem])
+    method.q.w.data[0, :4, : problem.k] = best
+    (least,) = objectives(method, [problem])
+    method.q.w.data[0, :4, : problem.k] += 1e-3
+    (beyond,) = objectives(method, [problem])
+    assert least < min(before, beyond)
+
+
+def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
+    settings = REPRODUCTIONS["tuning"]._settings(quick=False)
+    assert len(settings.grid(1.0)) == len(settings.lr) * len(settings.schedules)
+    assert {each.max_steps for each in settings.grid(1.0)} == {settings.steps}
+    assert set(settings.datasets) == {"boston", "concrete"}  # those that no leaderboard ranks
