@@ -49,7 +49,7 @@ class Protocol(Request):
     """
 
     summary: str = "defaults"
-    method_options: dict[str, dict[str, Any]] = {}  #: for single methods; they override `options`
+    method_options: dict[str, dict[str, Any]] = {}  #: for single methods; they override `options`, `max_steps` does not
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method with the option runs with each value
     sub_grids: tuple[SubGrid, ...] = ()  #: run in addition, each on its own data sets
     arithmetic: Kernels = "own"  #: the kernels to train with; see `fsvi_bench.arithmetic`
@@ -65,7 +65,7 @@ class Protocol(Request):
             raise ValueError("a sub-grid needs measurement_points or a grid")
         if unknown := [name for name in self.method_options if self.methods and name not in self.methods]:
             raise ValueError(f"method_options has '{unknown[0]}', which is not among the methods")
-        if {"M", "max_steps"} & set(chain(self.options, *self.grids, *self.method_options.values())):
+        if {"M", "max_steps"} & set(chain(self.options, *self.grids)) or "M" in chain(*self.method_options.values()):
             raise ValueError("M and max_steps cannot be options here; set measurement_points and max_steps instead")
         if empty := [name for grid in self.grids for name, values in grid.items() if not values]:
             raise ValueError(f"grid has no values for '{empty[0]}'")

@@ -236,20 +236,24 @@ def variants_of(method, request):
     return [v for v in make_plan(request).variants if v.method == method]
 
 
+#: Constant, in all entries of a covariance's root, and without averages: whatever the methods' own defaults are.
+PAPERS_ADAM = {"lr": 0.01, "lr_schedule": "constant", "averaging": 0.0, "off_diagonal_lr": 1.0}
+
+
 @pytest.mark.parametrize(
     ("name", "families", "common", "own", "splits"),
     [
         (
             "burt2020-fig1",
             ["full"],
-            {"max_steps": 5000, "M": 10, "lr": 0.01, "kl_weight": 1.0},
+            {**PAPERS_ADAM, "max_steps": 5000, "M": 10, "kl_weight": 1.0},
             {"fixed-a": {"minibatch": "full", "optimizer": "adam"}, "rand-a": {"minibatch": "full"}, "ssge": {"minibatch": "full"}},
             [("toy", 0)],
         ),
         (
             "burt2020-fig2",
             ["full", "ffg"],
-            {"max_steps": 15000, "M": 80},
+            {**PAPERS_ADAM, "max_steps": 15000, "M": 80},
             {"fixed-a": {"minibatch": "full", "optimizer": "lbfgs"}, "rand-a": {"minibatch": "M"}, "ssge": {"minibatch": "M"}},
             [(dataset, split) for dataset in ("boston", "concrete", "energy") for split in range(20)],
         ),
@@ -263,6 +267,19 @@ def test_figures_have_the_papers_settings(name, families, common, own, splits):
         jitters = [(variant.family, variant.hyperparameters["kl_jitter"]) for variant in variants]
         assert jitters == [(family, jitter) for family in families for jitter in (0, 1e-6)]
         assert all((common | expected).items() <= variant.hyperparameters.items() for variant in variants)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"), [("fixed-a", 15000), ("rand-a", 15000), ("ssge", 15000), ("rand-a-ngd", 500)]
+)
+def test_the_study_states_its_settings_and_a_preview_overrides_its_steps(method, steps):
+    study = REPRODUCTIONS["burt2020-study"]._settings(quick=False)
+    variants = [each.hyperparameters for each in variants_of(method, study)]
+    assert {each["max_steps"] for each in variants} == {steps}
+    if method in ("rand-a", "ssge"):
+        assert all(PAPERS_ADAM.items() <= each.items() for each in variants)
+    preview = REPRODUCTIONS["burt2020-study"]._settings(quick=True)
+    assert {each.hyperparameters["max_steps"] for each in variants_of(method, preview)} == {300}
 
 
 @pytest.mark.parametrize(
