@@ -6,7 +6,7 @@ posterior. Every method has the same grid. With several families it gets one set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,15 +22,24 @@ from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant,
 
 TEMPLATE = Path(__file__).with_name("tuning.md.j2")
 PARTS = ["variant", "setting"]
-RATES = ["lr", "schedule"]  #: what a method's search is over, with the number of steps fixed
+RATES = ["lr", "schedule"]  #: what the two rounds are about, with the number of steps fixed
 TASK = ["method", "family", "dataset"]
+
+
+class Screening(Plain):
+    """A short look at the whole grid, after which each method keeps its best settings."""
+
+    splits: PositiveInt
+    steps: PositiveInt
+    kept: PositiveInt
 
 
 class Settings(Plain):
     """The grid, the same for each method, and the development sets, of which the first `splits` are used.
 
     `off_diagonal_lr` is searched with the method `roots`, of full covariances, and the best value is used for all
-    methods. A method's number of steps is the smallest of `budgets` at which its objective is within `tolerance` (nats,
+    methods. All methods then search the grid in two rounds: `screening`, and a run of `steps` of what it kept. A
+    method's number of steps is the smallest of `budgets` at which its objective is within `tolerance` (nats,
     mean over tasks) of the lowest. Curves are those of the chosen setting and of the `paper`'s, on split 0.
     """
 
@@ -41,7 +50,8 @@ class Settings(Plain):
     lr: Annotated[tuple[PositiveFloat, ...], Rising]
     schedules: dict[str, Schedule]
     off_diagonal_lr: Annotated[tuple[PositiveFloat, ...], Rising]
-    steps: PositiveInt  #: of the search
+    screening: Screening
+    steps: PositiveInt
     budgets: Annotated[tuple[PositiveInt, ...], Rising]
     tolerance: PositiveFloat
     paper: Setting
@@ -52,42 +62,31 @@ class Settings(Plain):
         names = {"datasets": " and ".join(self.datasets), "lr": ", ".join(f"{lr:g}" for lr in self.lr)}
         counts = {"budgets": ", ".join(f"{steps:,}" for steps in self.budgets), "last_split": self.splits - 1}
         reference = {"paper_lr": self.paper.lr, "paper_steps": self.paper.max_steps}
-        return {**names, **counts, **reference, "steps": self.steps, "tolerance": self.tolerance}
+        screening = {f"screening_{name}": value for name, value in self.screening}
+        return {**names, **counts, **reference, **screening, "steps": self.steps, "tolerance": self.tolerance}
 
-    def grid(self, off_diagonal_lr: float) -> list[Setting]:
+    def grid(self, off_diagonal_lr: float, steps: int) -> list[Setting]:
         """Every learning rate with every schedule."""
         return [
-            Setting(lr=lr, schedule=name, max_steps=self.steps, off_diagonal_lr=off_diagonal_lr)
+            Setting(lr=lr, schedule=name, max_steps=steps, off_diagonal_lr=off_diagonal_lr)
             for lr, name in product(self.lr, self.schedules)
         ]
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The search's log, the winners, and their learning curves."""
-    search = Search(settings, context)
-    factors = [each for factor in settings.off_diagonal_lr for each in settings.grid(factor)]
-    roots = ranked(search.runs([Variant(method=settings.roots, family="full")], factors), ["off_diagonal_lr", *RATES])
-    off_diagonal_lr = float(roots["off_diagonal_lr"].iloc[0])
-    log = ranked(search.runs(search.variants(), settings.grid(off_diagonal_lr)), RATES)
-    winners = log.groupby("method", sort=False).first().reset_index()
-    budgets = [
-        search.runs(search.variants(name), [_setting(winner, off_diagonal_lr, steps) for steps in settings.budgets])
-        for name, winner in zip(winners["method"], winners.to_dict("records"), strict=True)
-    ]
-    by_budget = ranked(pd.concat(budgets), [*RATES, "max_steps"])
-    chosen = choose_budgets(by_budget, settings.tolerance).assign(off_diagonal_lr=off_diagonal_lr)
-    curves = []
-    for row in chosen.to_dict("records"):
-        both = [_setting(row, off_diagonal_lr, row["max_steps"]), settings.paper]
-        found = search.runs(search.variants(row["method"]), both, splits=1, curve=settings.curve)
-        curves.append(found.assign(which=np.where(found["setting"] == both[0], "chosen", "paper")))
-    tables = {"roots": roots, "log": log, "budgets": by_budget, "chosen": chosen}
-    return {**tables, **compared(pd.concat(curves)), "rules": pd.DataFrame([settings.rules()])}
-
-
-def _setting(row: Mapping[Any, Any], off_diagonal_lr: float, max_steps: int) -> Setting:
-    own = {"lr": row["lr"], "schedule": row["schedule"]}
-    return Setting(**own, off_diagonal_lr=off_diagonal_lr, max_steps=max_steps)
+    search, screening = Search(settings, context), settings.screening
+    roots = search.roots()
+    factor = float(roots["off_diagonal_lr"].iloc[0])
+    first = search.runs(search.variants(), settings.grid(factor, screening.steps), splits=screening.splits)
+    screened = ranked(first, RATES)
+    kept = screened.groupby("method", sort=False).head(screening.kept)
+    log = ranked(search.of_each(kept, factor, [settings.steps]), RATES)
+    winners = log.groupby("method", sort=False).head(1)
+    budgets = ranked(search.of_each(winners, factor, settings.budgets), [*RATES, "max_steps"])
+    chosen = choose_budgets(budgets, settings.tolerance).assign(off_diagonal_lr=factor)
+    tables = {"roots": roots, "screened": screened, "log": log, "budgets": budgets, "chosen": chosen}
+    return {**tables, **compared(search.curves(chosen)), "rules": pd.DataFrame([settings.rules()])}
 
 
 class Search:
@@ -95,6 +94,32 @@ class Search:
 
     def __init__(self, settings: Settings, context: ExperimentContext) -> None:
         self.settings, self.context = settings, context
+
+    def roots(self) -> pd.DataFrame:
+        """The whole grid with every `off_diagonal_lr`, for full covariances."""
+        settings = self.settings
+        grid = [each for factor in settings.off_diagonal_lr for each in settings.grid(factor, settings.steps)]
+        found = self.runs([Variant(method=settings.roots, family="full")], grid)
+        return ranked(found, ["off_diagonal_lr", *RATES])
+
+    def of_each(self, chosen: pd.DataFrame, off_diagonal_lr: float, steps: Sequence[int]) -> pd.DataFrame:
+        """Runs of each method with its own learning rates and schedules, at each number of steps."""
+        found = []
+        for method, rows in chosen.groupby("method", sort=False):
+            own: Any = product(rows[RATES].to_dict("records"), steps)
+            settings = [Setting(**rates, max_steps=count, off_diagonal_lr=off_diagonal_lr) for rates, count in own]
+            found.append(self.runs(self.variants(str(method)), settings))
+        return pd.concat(found, ignore_index=True)
+
+    def curves(self, chosen: pd.DataFrame) -> pd.DataFrame:
+        """Runs on split 0 with the chosen setting of each method and with the paper's, observed on the way."""
+        found, rows = [], chosen.to_dict("records")
+        for row in rows:
+            own = Setting(**{str(name): row[name] for name in Setting.model_fields})
+            for which, setting in {"chosen": own, "paper": self.settings.paper}.items():
+                runs = self.runs(self.variants(row["method"]), [setting], splits=1, curve=self.settings.curve)
+                found.append(runs.assign(which=which))
+        return pd.concat(found, ignore_index=True)
 
     def variants(self, *methods: str) -> list[Variant]:
         """These methods, by default all, with their families."""
