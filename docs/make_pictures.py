@@ -57,6 +57,7 @@ OF_STUDY = {
     "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
     "burt2020-study": ("steps.png", "takes days, from the published tables seconds"),
 }
+OWN_PAGE = {"validation", "tuning"}  #: which they write themselves, with `--out docs`
 WIDTH = 1000  #: of a reproduction's picture, in pixels
 GALLERY = DOCS / "reproductions" / "index.md"
 
@@ -239,7 +240,7 @@ def published() -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "validation"].index(name.partition("-")[0]), name
+    return ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "tuning", "validation"].index(name.partition("-")[0]), name
 
 
 def _command(name: str) -> str:
@@ -281,8 +282,8 @@ def _card(name: str) -> str:
     if name in OF_STUDY:
         picture, found = f"../study/{OF_STUDY[name][0]}", OF_STUDY[name][1]
         page = "../study.md"
-    elif name == "validation":
-        picture, page = "../validation.png", "../validation.md"
+    elif name in OWN_PAGE:
+        picture, page = f"../{name}.png", f"../{name}.md"
     else:
         outcomes = [verdict.outcome for verdict in _verdicts(name)]
         counts = [
