@@ -240,7 +240,8 @@ def published() -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "tuning", "validation"].index(name.partition("-")[0]), name
+    groups = ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "tuning", "validation"]
+    return groups.index(name.partition("-")[0]), name
 
 
 def _command(name: str) -> str:
