@@ -37,10 +37,10 @@ class Screening(Plain):
 class Settings(Plain):
     """The grid, the same for each method, and the development sets, of which the first `splits` are used.
 
-    `off_diagonal_lr` is searched with the method `roots`, of full covariances, and the best value is used for all
-    methods. All methods then search the grid in two rounds: `screening`, and a run of `steps` of what it kept. A
-    method's number of steps is the smallest of `budgets` at which its objective is within `tolerance` (nats,
-    mean over tasks) of the lowest. Curves are those of the chosen setting and of the `paper`'s, on split 0.
+    `off_diagonal_lr` is searched with the method `roots`, of full covariances, and its winner is used for all methods.
+    All methods then search the grid in two rounds: `screening`, and a run of `steps` of what it kept. Of settings within
+    `tolerance` (nats, mean over tasks) of the best, those with the smallest learning rates win. A method's number of
+    steps is the smallest of `budgets` within the same tolerance. Curves are those of the chosen setting and of the `paper`'s, on split 0.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -77,14 +77,14 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The search's log, the winners, and their learning curves."""
     search, screening = Search(settings, context), settings.screening
     roots = search.roots()
-    factor = float(roots["off_diagonal_lr"].iloc[0])
+    factor = float(gentlest(roots, ["off_diagonal_lr", "lr"], settings.tolerance)["off_diagonal_lr"].iloc[0])
     first = search.runs(search.variants(), settings.grid(factor, screening.steps), splits=screening.splits)
     screened = ranked(first, RATES)
     kept = screened.groupby("method", sort=False).head(screening.kept)
     log = ranked(search.of_each(kept, factor, [settings.steps]), RATES)
-    winners = log.groupby("method", sort=False).head(1)
+    winners = gentlest(log, ["lr"], settings.tolerance)
     budgets = ranked(search.of_each(winners, factor, settings.budgets), [*RATES, "max_steps"])
-    chosen = choose_budgets(budgets, settings.tolerance).assign(off_diagonal_lr=factor)
+    chosen = gentlest(budgets, ["max_steps"], settings.tolerance).assign(off_diagonal_lr=factor)
     tables = {"roots": roots, "screened": screened, "log": log, "budgets": budgets, "chosen": chosen}
     return {**tables, **compared(search.curves(chosen)), "rules": pd.DataFrame([settings.rules()])}
 
@@ -159,12 +159,17 @@ def ranked(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     return pd.concat([found[found["method"] == name] for name in runs["method"].unique()], ignore_index=True)
 
 
-def choose_budgets(budgets: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """For each method, the fewest steps whose excess is within the tolerance of the least."""
+def gentlest(found: pd.DataFrame, by: list[str], tolerance: float) -> pd.DataFrame:
+    """One row per method: of those within the tolerance of its least excess, the first by these columns.
+
+    Smaller learning rates diverge less on other data sets, and fewer steps cost less.
+    """
     rows = []
-    for _, of_method in budgets.groupby("method", sort=False):
-        near = of_method[(of_method["excess"] <= of_method["excess"].min() + tolerance) & of_method["diverged"].eq(0)]
-        rows.append((near if len(near) else of_method).sort_values("max_steps").iloc[0])
+    for _, of_method in found.groupby("method", sort=False):
+        sound = of_method[of_method["diverged"] == 0]
+        sound = sound if len(sound) else of_method.head(1)
+        near = sound[sound["excess"].isna() | (sound["excess"] <= sound["excess"].min() + tolerance)]
+        rows.append(near.sort_values([*by, "excess"], kind="stable").iloc[0])
     return pd.DataFrame(rows).reset_index(drop=True)
 
 

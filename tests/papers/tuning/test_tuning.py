@@ -9,7 +9,7 @@ import torch
 from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
 from fsvi_bench.papers.registry import REPRODUCTIONS
-from fsvi_bench.papers.tuning.experiment import choose_budgets, ranked
+from fsvi_bench.papers.tuning.experiment import gentlest, ranked
 from fsvi_bench.papers.tuning.runs import objectives
 from fsvi_bench.training.trainer import train
 
@@ -37,7 +37,14 @@ def test_a_family_counts_as_much_as_a_task():
 @pytest.mark.parametrize(("tolerance", "steps"), [(0.1, 200), (1.0, 100)])
 def test_the_fewest_steps_within_the_tolerance_are_chosen(tolerance, steps):
     budgets = pd.DataFrame({"method": "m", "max_steps": [100, 200, 400], "excess": [0.6, 0.05, 0.0], "diverged": 0})
-    assert choose_budgets(budgets, tolerance)["max_steps"].tolist() == [steps]
+    assert gentlest(budgets, ["max_steps"], tolerance)["max_steps"].tolist() == [steps]
+
+
+def test_of_equally_good_settings_the_smallest_rate_wins_unless_it_diverged():
+    log = pd.DataFrame({"method": "m", "lr": [0.3, 0.1, 0.03], "excess": [0.0, 0.05, math.inf], "diverged": [0, 0, 1]})
+    assert gentlest(log, ["lr"], 0.1)["lr"].tolist() == [0.1]
+    assert gentlest(log, ["lr"], 0.01)["lr"].tolist() == [0.3]
+    assert gentlest(log.tail(1), ["lr"], 0.1)["lr"].tolist() == [0.03]  # all diverged: reported, with their number
 
 
 def test_objectives_are_those_of_the_method_and_infinite_after_a_divergence(toy):
