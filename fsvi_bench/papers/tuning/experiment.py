@@ -39,7 +39,7 @@ class Settings(Plain):
 
     `off_diagonal_lr` is searched with the method `roots`, of full covariances, and its winner is used for all methods.
     All methods then search the grid in two rounds: `screening`, and a run of `steps` of what it kept. Of settings
-    within `tolerance` (nats, mean over tasks) of the best, those with the smallest learning rates win. A method's number
+    within `tolerance` (nats, mean over tasks) of the best, those with the smallest learning rates win. The number
     of steps is the smallest of `budgets` within the same tolerance. Curves are those of the chosen setting and of the
     `paper`'s, on split 0.
     """
