@@ -43,13 +43,14 @@ def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
     call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     env = tmp_path / "env"
-    venv.create(env, with_pip=True)
+    venv.create(env)
     python, command = env / "bin" / "python", env / "bin" / "fsvi-bench"
-    call(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    call(*pip, "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel)
     (folder,) = env.glob("lib/python*/site-packages")
     (installed,) = distributions(name="fsvi-bench", path=[str(folder)])
     link_requirements(installed, folder)
-    call(python, "-m", "pip", "check")
+    call(*pip, "check")
     away = tmp_path / "away"
     away.mkdir()
     environment = {**os.environ, "FSVI_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": ""}

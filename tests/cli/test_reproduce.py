@@ -317,7 +317,7 @@ def test_an_option_that_no_chosen_method_has_is_refused_with_a_protocol_too():
     [
         ({"method_options": {"ssge": {}}}, "method_options has 'ssge', which is not among the methods"),
         ({"grid": {"M": [1]}}, "set measurement_points and max_steps"),
-        ({"method_options": {"rand-a": {"max_steps": 1}}}, "set measurement_points and max_steps"),
+        ({"method_options": {"rand-a": {"M": 1}}}, "set measurement_points and max_steps"),
         ({"grid": {"kl_jitter": []}}, "grid has no values for 'kl_jitter'"),
     ],
 )

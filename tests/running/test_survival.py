@@ -18,7 +18,7 @@ from fsvi_bench.running.cell import Record
 from tests.requirements import skip_or_fail
 from tests.running.test_executors import until
 
-KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "5"))
+KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "3"))
 METHODS = os.environ.get("FSVI_BENCH_KILL_METHODS", "exact mean-field-vi rand-a-ngd").split()
 SPLITS = os.environ.get("FSVI_BENCH_KILL_SPLITS", "0-3")
 GRID = f"--dataset toy --splits {SPLITS} --max-steps 200".split() + [w for name in METHODS for w in ("--method", name)]
