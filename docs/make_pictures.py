@@ -215,7 +215,8 @@ def photograph(page: Path, picture: Path, width: int, height: int, anchor: str =
 def reproductions() -> None:
     for name in published():
         _on_page(name)
-    gallery = "\n".join(map(_card, published()))
+    shown = [name for name in published() if name not in OWN_PAGE or (DOCS / f"{name}.md").is_file()]
+    gallery = "\n".join(map(_card, shown))
     rewrite(
         GALLERY, r"(<!-- gallery -->).*?(?=<!-- end -->)",
         lambda found: f'{found[1]}\n<div class="grid cards" markdown>\n\n{gallery}\n</div>\n',

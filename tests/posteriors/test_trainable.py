@@ -47,9 +47,8 @@ def test_adam_moves_entries_below_the_diagonal_by_their_own_multiple_of_the_rate
         assert torch.allclose(root[0], naive, rtol=1e-12, atol=1e-14)
         ((root[0] - target).square().sum() + (mean - 1).square().sum()).backward()
         (naive - target).square().sum().backward()
-        q.lower.grad[:, ~torch.ones(k, k).tril().bool()] = (
-            1.0  # what the mask leaves out has a gradient of 0: 0/0 without eps
-        )
+        # What the mask leaves out has a gradient of 0, which Adam without eps would divide by 0.
+        q.lower.grad[:, ~torch.ones(k, k).tril().bool()] = 1.0
         lower.grad[~torch.ones(k, k).tril(-1).bool()] = 1.0
         one.step()
         parts.step()

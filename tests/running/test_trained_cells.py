@@ -64,8 +64,8 @@ def traces(root):
 
 @pytest.mark.slow
 def test_workers_do_not_change_what_is_trained(tmp_path):
-    """Three cells of each method and family on one worker and on two; of those scored as mixtures, which takes long,
-    the conformance suite looks. A method from a file is among them: it and its options reach the other process, though
+    """Three cells of each method and family on one worker and on two, without those whose scores are integrals over
+    mixtures, which take long. A method from a file is among them: it and its options reach the other process, though
     neither can be imported there by name."""
     path = tmp_path / "walker.py"
     path.write_text(TRAINING)

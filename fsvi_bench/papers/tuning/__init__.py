@@ -1,1 +1,1 @@
-"""The search behind the default settings of trained methods: learning rate, schedule and number of steps."""
+"""The search for default settings of trained methods: learning rate, schedule and number of steps."""
