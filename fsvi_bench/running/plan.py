@@ -49,7 +49,8 @@ class Protocol(Request):
     """
 
     summary: str = "defaults"
-    method_options: dict[str, dict[str, Any]] = {}  #: for single methods; they override `options`, and `max_steps` overrides them
+    #: For single methods; they override `options`, and the protocol's `max_steps` overrides them.
+    method_options: dict[str, dict[str, Any]] = {}
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method with the option runs with each value
     sub_grids: tuple[SubGrid, ...] = ()  #: run in addition, each on its own data sets
     arithmetic: Kernels = "own"  #: the kernels to train with; see `fsvi_bench.arithmetic`
