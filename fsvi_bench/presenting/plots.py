@@ -305,7 +305,7 @@ class FigureSpec(_Spec):
         columns: maximum number of panels in a row; rows have nearly equal lengths.
         title: `{name}` is replaced from the first layer's frame.
         x, y: labels of all panels together.
-        legend: number of columns of a legend below all panels; 0 for none.
+        legend: number of columns of a legend below all panels, or above them if they share `x`; 0 for none.
         each: a column; the panels are repeated for each of its values in the first layer's frame, which is their title.
     """
 
@@ -349,7 +349,8 @@ class FigureSpec(_Spec):
         """Adds a legend with every label once, those of the panel with most labels first."""
         entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
         named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
-        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=self.legend)
+        place = "upper" if self.x else "lower"  # below the panels it would cover the common label
+        figure.legend([*named.values()], [*named], loc=f"outside {place} center", ncols=self.legend)
 
     def _repeated(self, column: str, values: Iterable[Any], frames: Frames) -> list[Panel]:
         panels = []

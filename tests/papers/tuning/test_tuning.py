@@ -1,17 +1,24 @@
 """The search for default settings: what it counts, and what it chooses."""
 
+import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
+from fsvi_bench.methods.fbnn import Fbnn
 from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.methods.registry import load_method
 from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
+from fsvi_bench.methods.ssge import Ssge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.papers.tuning.experiment import gentlest, ranked
 from fsvi_bench.papers.tuning.runs import objectives
 from fsvi_bench.training.trainer import train
+
+ROOT = Path(__file__).parents[3]
 
 
 def runs(**objectives):
@@ -78,3 +85,16 @@ def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
     assert len(settings.grid(1.0, 7)) == len(settings.lr) * len(settings.schedules)
     assert {each.max_steps for each in settings.grid(1.0, 7)} == {7}
     assert set(settings.datasets) == {"boston", "concrete"}  # those that no leaderboard ranks
+
+
+def test_the_defaults_are_those_that_the_published_search_chose():
+    chosen = pd.DataFrame(json.loads((ROOT / "docs" / "tuning.json").read_text())["frames"]["chosen"])
+    settings = REPRODUCTIONS["tuning"]._settings(quick=False)
+    assert set(chosen["method"]) == set(settings.methods)
+    for row in chosen.to_dict("records"):
+        entry = load_method(row["method"])
+        expected = settings.schedules[row["schedule"]].model_dump() | {name: row[name] for name in ("lr", "max_steps")}
+        if entry.cls in (RandA, Ssge, Fbnn):  # the others have no entries below a diagonal
+            expected["off_diagonal_lr"] = row["off_diagonal_lr"]
+        options = entry.options({})
+        assert {name: getattr(options, name) for name in expected} == expected, row["method"]
