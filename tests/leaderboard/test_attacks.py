@@ -71,6 +71,16 @@ def test_ten_clones_may_change_the_order_of_two_others(tmp_path):
     assert all(scores[1][name] == scores[0][name] for name in entries)
 
 
+def test_a_better_posterior_on_the_way_gains_nothing(tmp_path):
+    """Only the final iterate is ranked: steps that were exact before do not count."""
+    root = make_board(tmp_path, {"passing": flat(2.0), "staying": flat(1.0)}, DIABETES)
+    path = result_path(root, "v2", "passing")
+    path.write_text(path.read_text().replace('"seconds":1.0,"kl":2.0', '"seconds":1.0,"kl":0.0'))
+    (standing, _) = read_board(root).standings
+    assert {point.kl for cell in standing.cells for point in cell.waypoints} == {0.0}
+    assert order(root) == ["staying", "passing"]
+
+
 # --- Files ------------------------------------------------------------------------------------------------------------
 
 
