@@ -118,6 +118,19 @@ def test_pairs_are_compared_by_python(site, files):
             assert numbers == pytest.approx([100 * number for row in rows for number in row], abs=0.5 + 1e-9)
 
 
+def test_results_made_after_closing_are_marked_if_others_were_made_before(site, files):
+    """On the page of the entry, always."""
+    after = "verified after closing"
+    assert after in Page(files["methods/near.html"]).words
+    words = Page(files["index.html"]).words
+    assert (words.count(after), "all were verified after closing, when the tasks were public" in words) == (1, True)
+    early = next(each for each in site.board.standings if each.name == "near")
+    early = replace(early, result=early.result.model_copy(update={"edition_status": "open"}))
+    standings = [early if each.name == "near" else each for each in site.board.standings]
+    index = dict(site_files(Site(replace(site.board, standings=standings))))["index.html"]
+    assert Page(index).words.count(after) == 5 + 3 + 1  # the other entries of the three tables
+
+
 def test_the_first_page_says_what_is_converged_and_shows_floors_beside_scores(pages):
     words = pages["index.html"].words
     assert "ada · full · converged" in words

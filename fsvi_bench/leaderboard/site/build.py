@@ -83,6 +83,11 @@ class Site:
         """The tasks of the edition, which are the same for all entries; empty if there is no result."""
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
 
+    @property
+    def some_before_closing(self) -> bool:
+        """Whether some results were made while the edition was open, so that those made later are marked."""
+        return any(each.result is not None and each.result.edition_status == "open" for each in self.shown.values())
+
     @cached_property
     def point_mass(self) -> Line:
         """The MAP, a point mass at the exact mean, as a line of the joint table. Each ranked task counts once."""
