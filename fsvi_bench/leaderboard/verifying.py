@@ -216,8 +216,10 @@ def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
 
 def _joint_kl(q: Posterior, task: Task, place: str) -> float | None:
     """The joint predictive KL; None if the task has too few inputs there."""
-    enough = len(task.Phi_test if place == "test" else task.Phi_box) >= int(JOINT)
-    return joint_predictive_kl(q, task, place, int(JOINT)).value if enough else None
+    if len(task.Phi_test if place == "test" else task.Phi_box) < int(JOINT):
+        return None
+    functions = functions_of(q, task) if isinstance(q, ParticlesPosterior) else q  # not those of their moments
+    return joint_predictive_kl(functions, task, place, int(JOINT)).value
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.training.trainer import train
-from tests.leaderboard.boards import entry, manifest
+from tests.leaderboard.boards import JOINT, entry, manifest
 
 SEED = 7
 
@@ -71,7 +71,11 @@ def test_a_gap_that_takes_too_long_or_fails_is_unknown(toy, monkeypatch):
 
 def test_particles_have_an_mmd2_and_others_have_none(toy):
     def scores(q):
-        return _judged(Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none"), toy, lambda q: 0.5)["scores"]
+        judged = _judged(Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none"), toy, lambda q: 0.5)
+        (point,) = judged["waypoints"]
+        for name in JOINT:
+            assert getattr(point, name) == getattr(judged["scores"], name)
+        return judged["scores"]
 
     draws = torch.randn(30, toy.k, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = scores(ParticlesPosterior(draws))
