@@ -16,7 +16,7 @@ from fsvi_bench.files import json_in_lines, replace_together
 from fsvi_bench.leaderboard.entry import Name, Number, Sha256, Text
 from fsvi_bench.leaderboard.ranked_tasks import Kind, Place
 from fsvi_bench.leaderboard.signing import sign, signature_path
-from fsvi_bench.scoring.distances import PointsMmd2
+from fsvi_bench.scoring.points import PointsMmd2
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.strict import Strict
 
@@ -53,7 +53,7 @@ class ShortScores(Strict):
     joint_predictive_kl_box: Extended | None
     predictive_kl_test: Nats | None
     predictive_kl_box: Nats | None
-    mmd2: Number | None  #: of particles; see `scoring.distances.points_mmd2`
+    mmd2: Number | None  #: of particles; see `scoring.points.points_mmd2`
     mmd2_of_draws: Number | None  #: its mean for as many draws of the exact posterior
     mmd2_deviation: Number | None  #: its standard deviation for them
     objective_gap: Extended | None  #: computed by the verifier; null if unknown

@@ -42,9 +42,9 @@ from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.running.executors import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
-from fsvi_bench.scoring.distances import points_mmd2
 from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.joint import joint_predictive_kl
+from fsvi_bench.scoring.points import points_mmd2
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.strict import Strict, parse_json
 from fsvi_bench.tasks.task import Task

@@ -13,8 +13,9 @@ from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.scoring import distances
-from fsvi_bench.scoring.distances import draws_distances, gaussian_distances, points_mmd2
+from fsvi_bench.scoring.distances import draws_distances, gaussian_distances
 from fsvi_bench.scoring.functions import functions_of
+from fsvi_bench.scoring.points import points_mmd2
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as scores_of
 from fsvi_bench.tasks.task import Task
