@@ -115,6 +115,8 @@ def test_headings_sort_and_the_filter_says_how_many_rows_pass(visit, key):
     page.get_by_label("Family").select_option("ffg")
     assert page.locator("#table-posterior .rivals tr:visible th a").all_inner_texts() == ["factors"]
     assert page.locator("#table-particles .rivals tr:visible").count() == 0
+    page.locator("#posterior summary").click()
+    assert page.locator("#posterior details tr:visible th a").all_inner_texts() == ["factors"]
     page.get_by_label("Family").select_option("")
     assert page.locator("#kept").inner_text() == ""
 

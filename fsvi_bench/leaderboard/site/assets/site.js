@@ -22,6 +22,10 @@
       const other = family.value && row.querySelector(".family").textContent !== family.value;
       row.hidden = other || !words.every((word) => text.includes(word));
     }
+    const passed = new Set(rows.filter((row) => !row.hidden).map((row) => row.querySelector("a").href));
+    for (const row of document.querySelectorAll(".places details tbody tr")) {
+      row.hidden = !passed.has(row.querySelector("a").href);
+    }
     const all = !words.length && !family.value;
     kept.textContent = all ? "" : `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
   };
