@@ -166,29 +166,39 @@ def _lines(
     """The lines of a table, by mean rank."""
     of_scores = [run_ranks(runs, score) for score in scores]
     ranks = sum(of_scores[1:], of_scores[0]) / len(scores)
-    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
-    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
-    least = critical_difference(ranks.shape[1], len(ranked))
-    spans = zip(bootstrap.intervals(), tie_groups(bootstrap, least=least), strict=True)
+    mean_ranks, spans = _compared(ranks, ranked, stream)
     by_dataset, suspicion = ranks.groupby("dataset").mean(), outliers(runs, scores)
     of_datasets, over_datasets = _spreads(runs, scores, ranked)
     counted = dict(iter(runs.query("kind == 'ranked' and dataset in @ranked").groupby("entry")))
     lines = [
         Line(
             name=name,
-            place=1 + int((bootstrap.mean_rank < mean_rank - 1e-9).sum()),
+            place=1 + int((mean_ranks < mean_rank - 1e-9).sum()),
             mean_rank=float(mean_rank),
-            interval=interval[1:] if interval and len(ranked) >= FEWEST_DATASETS else None,
-            group=group if len(ranked) >= FEWEST_DATASETS else None,
+            interval=interval,
+            group=group,
             ranks=by_dataset[name].to_dict(),
             by_dataset=of_datasets[name],
             spreads=over_datasets[name],
             **_training(counted[name]),
             suspicion=suspicion.get(name),
         )
-        for name, mean_rank, (interval, group) in zip(map(str, ranks), bootstrap.mean_rank, spans, strict=True)
+        for name, mean_rank, (interval, group) in zip(map(str, ranks), mean_ranks, spans, strict=True)
     ]
     return sorted(lines, key=attrgetter("mean_rank", "name"))
+
+
+def _compared(
+    ranks: pd.DataFrame, ranked: Sequence[str], stream: np.random.Generator
+) -> tuple[Float[np.ndarray, " M"], list[tuple[tuple[float, float] | None, int | None]]]:
+    """Mean ranks over data sets, with the interval and the tie group of each entry, None from too few data sets."""
+    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
+    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
+    if len(ranked) < FEWEST_DATASETS:
+        return bootstrap.mean_rank, [(None, None)] * ranks.shape[1]
+    groups = tie_groups(bootstrap, least=critical_difference(ranks.shape[1], len(ranked)))
+    intervals = [interval and interval[1:] for interval in bootstrap.intervals()]
+    return bootstrap.mean_rank, [*zip(intervals, groups, strict=True)]
 
 
 def _spreads(
