@@ -4,7 +4,7 @@
 
 Trains each method on each task file as a cell of seed 0 would be, once per arithmetic: that of this processor, and those
 of others, as far as libraries can be told to take their kernels (ATen's, MKL's and OpenBLAS's own switches). Prints, per
-method, family and task, the score that a track ranks by (KL, or predictive KL in the box for singular q) and the
+method, family and task, the KL, or for singular q the predictive KL in the box, and the
 largest relative difference from this processor's own.
 
 Printed for split 0 of yacht (k = 100), `--steps 300`, on two shared cores of an AMD EPYC with AVX-512, torch 2.13.0 (CPU):

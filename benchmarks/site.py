@@ -3,7 +3,7 @@
     python benchmarks/site.py [FOLDER] [--entries 500] [--whole]
 
 Builds the first page of synthetic entries (those of the tests: run it from the repository's root) on eight data sets,
-all in one track, or the whole site, and opens the first page from disk in headless Chromium at 1280 pixels.
+all with full covariances, or the whole site, and opens the first page from disk in headless Chromium at 1280 pixels.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def look_at(folder: Path) -> None:
         views = [first_view(page, folder) for _ in range(REPEATS)]
         show("first contentful paint", [paint for paint, _ in views])
         show("whole page loaded", [load for _, load in views])
-        for table in ("full", "across"):
+        for table in ("posterior", "joint"):
             columns = (1, 2, 5, 8, 5)
             show(f"sort, {table}", [page.evaluate(TIMED, SORT.format(table=table, column=place)) for place in columns])
             texts = ("entry-4", "entry-3", "nobody", "a", "")

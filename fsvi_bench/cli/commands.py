@@ -414,7 +414,7 @@ class LeaderboardServe(Options):
 class LeaderboardCompare(Options):
     """Compare two entries on each data set, paired over the ranked runs.
 
-    Entries of one track are compared by its main score, others by the predictive KL over the input box.
+    Two entries with densities are compared by KL(q‖P_D), others by their joint predictive KLs.
 
     Args:
         a: Name of the first entry, which is the name of its folder.

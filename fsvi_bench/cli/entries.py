@@ -115,7 +115,8 @@ def _try(entry: Entry, verification: Verification) -> None:
     for cell in result.cells:
         found, scores = cell.reason, cell.scores
         if scores is not None:
-            found = f"KL {in_words(scores.kl)}, predictive KL over the input box {in_words(scores.predictive_kl_box)}"
+            joint = in_words(scores.joint_predictive_kl_test), in_words(scores.joint_predictive_kl_box)
+            found = f"KL {in_words(scores.kl)}, joint predictive KL {joint[0]} (test), {joint[1]} (box)"
         stderr.print(f"{cell.place.name}: {cell.status}, {found}, {cell.seconds:.1f} s")
     if any(cell.status != "ok" for cell in result.cells):
         raise _TrialFailed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -15,7 +16,7 @@ from fsvi_bench.leaderboard.board import Board, Standing, read_board
 from fsvi_bench.leaderboard.edition import close_edition, make_board, read_edition, read_secret
 from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
-from fsvi_bench.presenting.tables import Table, in_words
+from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.tasks.official import official_splits
 
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
@@ -78,11 +79,6 @@ def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
     board = read_board(options.root, options.edition)
     first, second = (_with_result(board, name) for name in (a, b))
     found = comparison(board, first, second)
-    if first.track != second.track and not options.as_json:
-        print(
-            f"{a} is in track {first.track} and {b} in track {second.track}, which have different main scores: the "
-            "comparison uses predictive KL, which is defined for every posterior."
-        )
     show(options.as_json, {"a": a, "b": b, **asdict(found)}, lambda: _comparison_table(found, a, b))
 
 
@@ -97,14 +93,18 @@ def _with_result(board: Board, name: str) -> Standing:
 
 def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
     rows = [
-        (each.dataset, each.a, each.b, each.log_ratio, " to ".join(map(in_words, each.interval or ())) or "–")
+        (each.dataset, _medians(each.a), _medians(each.b), each.log_ratio, " to ".join(map(in_words, each.interval)))
         for each in found.differences
     ]
     closer = [sum(sign * each.log_ratio < 0 for each in found.differences) for sign in (1, -1)]
-    title = f"{found.score}: medians over ranked runs; log ratio: mean of log10({a}/{b}), clipped to ±1 for each run. "
+    title = f"{' / '.join(found.scores)}: medians over ranked runs; log ratio: mean of log10({a}/{b}), clipped to ±1. "
     title += f"Lower is better: {a} is ahead on {closer[0]} and {b} on {closer[1]} of {len(rows)} data sets. "
     if found.p_value is None:
         title += f"No p-value: Wilcoxon's test over data sets needs at least {FEWEST_DATASETS} ranked ones"
     else:
         title += f"Over the ranked data sets: p = {in_words(found.p_value, 3)} (Wilcoxon's test)"
     return Table(title=title, columns=("data set", a, b, "log ratio", "95 % interval"), rows=rows).terminal()
+
+
+def _medians(scores: Sequence[float]) -> Written:
+    return Written(scores[0], " / ".join(map(in_words, scores)))

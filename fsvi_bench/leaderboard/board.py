@@ -31,7 +31,6 @@ from fsvi_bench.leaderboard.entry import (
     Entry,
     Manifest,
     SourceFile,
-    Track,
     read_entry,
     require_name,
 )
@@ -56,10 +55,6 @@ class Standing:
     @property
     def name(self) -> str:
         return self.entry.name
-
-    @property
-    def track(self) -> Track:
-        return self.entry.manifest.track
 
     @property
     def cells(self) -> Sequence[Cell]:

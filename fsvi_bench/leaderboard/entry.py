@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -30,9 +30,6 @@ ENTRIES, ENTRY_FILE = "entries", "entry.toml"
 ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**17  # parsing larger sources would take minutes
 MOST_DOTS = 1000  #: `tomllib` takes minutes for a key of 30,000 parts
 DEVELOPMENT_DATASETS = ("boston", "concrete")  #: for tuning; they are shown but not ranked
-
-Track = Literal["full", "ffg", "singular"]
-TRACKS: tuple[Track, ...] = get_args(Track)
 
 _NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 #: No markup, double quotes or invisible characters (control and formatting characters, fillers). Letters of any script
@@ -118,11 +115,6 @@ class Manifest(Strict):
     budget: Budget
     link: Link | None = None
     notes: Text = ""
-
-    @property
-    def track(self) -> Track:
-        """Singular posteriors have an infinite KL, and are ranked separately."""
-        return self.family if self.family in ("full", "ffg") else "singular"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,18 @@
 """Ranking of entries: within each ranked task and seed, averaged over these, and then over data sets.
 
-Scores within `TIE` nats of the smallest in a group are tied and share the mean of their ranks, so adding a little
-noise to a copied method, or removing it, gains nothing. Runs that diverged, failed or lack the score come last. The
-rank of an entry depends on the other entries; read the scores as well.
+Three tables rank entries by different scores. Scores up to a margin above the smallest of a group are tied and share
+the mean of their ranks, so adding a little noise to a copied method, or removing it, gains nothing. The margin is `TIE`
+nats, and for MMD² two standard deviations of that of as many draws of the exact posterior as the smallest has
+particles. Where a table has two scores, an entry is ranked by each, and the ranks are averaged. Runs that diverged,
+failed or lack the score come last. The rank of an entry depends on the other entries; read the scores as well.
 
 Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
 spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of
 differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so a ratio of
 ten or more counts as ten, even if a score is infinite. Scores below `TIE` count as `TIE`, since ranks do not
-distinguish them either. The number for a data set is the mean over its runs; Wilcoxon's signed-rank test on these
-means, with the data set as the unit, tests whether a is closer than b over data sets.
+distinguish them either. With two scores, the ratio of a run is the mean over both. The number for a data set is the
+mean over its runs; Wilcoxon's signed-rank test on these means, with the data set as the unit, tests whether a is closer
+than b over data sets.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ import pandas as pd
 from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
-from fsvi_bench.leaderboard.entry import TRACKS, Track
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.result import Cell, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
@@ -39,41 +41,75 @@ FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples
 OUTLYING = 1.0  #: log10: ten times
 BOUND = 1.0  #: maximum size of a run's log10 ratio
 TEST_TRAIN_RATIO = (1 - TRAINING_SHARE) / TRAINING_SHARE
+CONVERGED = 0.1  #: nats; the largest median objective gap of an entry that has converged
 FLAT = 1e-3  #: nats added to numerator and denominator of a log ratio; smaller differences do not matter
 
-Score = Literal["kl", "kl_above_floor", "predictive_kl_box", "predictive_kl_test"]
-DISTANCES: tuple[Score, ...] = get_args(Score)
-MEDIANS = (*DISTANCES, "nlpd_gap", "smallest_variance_ratio", "median_variance_ratio", "largest_variance_ratio")
-ACROSS: Score = "predictive_kl_box"  #: defined for every posterior
-#: Table -> score that it is ranked by; the last two contain all tracks.
-HEADLINES: dict[str, Score] = {
-    "full": "kl", "ffg": "kl_above_floor", "singular": ACROSS, "across": ACROSS, "across-test": "predictive_kl_test"
+Score = Literal["joint_predictive_kl_test", "joint_predictive_kl_box", "kl", "mmd2"]
+SCORES: tuple[Score, ...] = get_args(Score)
+#: Table -> the scores that it is ranked by. All entries are in the first.
+HEADLINES: dict[str, tuple[Score, ...]] = {
+    "joint": ("joint_predictive_kl_test", "joint_predictive_kl_box"), "posterior": ("kl",), "particles": ("mmd2",)
 }  # fmt: skip
+REFERENCES: dict[Score, str] = {"kl": "ffg_floor", "mmd2": "mmd2_of_draws"}  #: shown beside a score
+SHOWN = (*SCORES, *REFERENCES.values(), "predictive_kl_test", "predictive_kl_box", "nlpd_gap",
+         "smallest_variance_ratio", "median_variance_ratio", "largest_variance_ratio")  # fmt: skip
+
+
+def tables_of(standing: Standing) -> list[str]:
+    """The tables that an entry is in. A family is no proof of a density: a factor may have full rank or not."""
+    family = standing.entry.manifest.family
+    kls = (cell.scores.kl for cell in standing.cells if cell.scores and cell.kind == "ranked")
+    dense = family in ("full", "ffg") or any(map(math.isfinite, kls))
+    belongs = {"joint": True, "posterior": dense, "particles": family == "particles"}
+    return [table for table in HEADLINES if belongs[table]]
 
 
 def run_frame(standings: Iterable[Standing]) -> pd.DataFrame:
     """One row per run of each entry, with its scores, if any, and the facts of its task."""
     rows = [
-        dict(cell.task)
-        | dict(cell.scores or ())
-        | dict(cell)
-        | {"kl_above_floor": cell.kl_above_floor, "entry": each.name}
+        dict(cell.task) | dict(cell.scores or ()) | dict(cell) | {"entry": each.name}
         for each in standings
         for cell in each.cells
     ]
-    columns = [*Cell.model_fields, *TaskFacts.model_fields, *ShortScores.model_fields, "kl_above_floor", "entry"]
+    columns = [*Cell.model_fields, *TaskFacts.model_fields, *ShortScores.model_fields, "entry"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def score_frame(runs: pd.DataFrame, score: str, kind: str = "ranked") -> pd.DataFrame:
-    """Runs of one kind in rows, entries in columns; infinite if a run diverged, failed or lacks the score."""
+    """Runs of one kind in rows, entries in columns. A run that diverged, failed or lacks the score has infinity if
+    entries are ranked by it, or else NaN."""
     of_kind = runs[runs["kind"] == kind].astype({score: float})
-    return of_kind.pivot(index=["dataset", "number", "seed"], columns="entry", values=score).fillna(math.inf)
+    found = of_kind.pivot(index=["dataset", "number", "seed"], columns="entry", values=score)
+    return found.fillna(math.inf) if score in SCORES else found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and mean of a score over runs; NaN if no run has it."""
+
+    median: float
+    low: float
+    high: float
+    mean: float
+
+
+def spreads(scores: Float[np.ndarray, "runs M"]) -> list[Spread]:
+    """The spread of each entry's scores. Quartiles between two runs are the mean of both, like medians: one may be
+    infinite."""
+    ordered = np.sort(scores, 0)  # NaN last
+    count = (~np.isnan(ordered)).sum(0)
+    places = np.array([[0.5], [0.25], [0.75]]) * np.maximum(count - 1, 0)
+    low, high = (np.take_along_axis(ordered, end(places).astype(int), 0) for end in (np.floor, np.ceil))
+    mean = np.where(count, np.nansum(ordered, 0) / np.maximum(count, 1), math.nan)
+    return [Spread(*each) for each in np.vstack([(low + high) / 2, mean]).T.tolist()]
+
+
+Spreads = dict[str, Spread]  #: by score
 
 
 @dataclass(frozen=True)
 class Line:
-    """An entry's line of a table. Medians are over the runs of the ranked data sets."""
+    """An entry's line of a table."""
 
     name: str
     place: int  #: 1 is the best; equal mean ranks share one
@@ -81,20 +117,25 @@ class Line:
     interval: tuple[float, float] | None  #: 95 %, of the mean rank over other data sets and tasks
     group: int | None  #: tie group, 1 is the best; each entry differs significantly from one in the group before
     ranks: Mapping[Any, float]  #: by data set
-    scores: Mapping[Any, float]  #: medians by data set
-    medians: Mapping[Any, float]  #: by score; NaN if no run has the score
+    by_dataset: Mapping[Any, Spreads]
+    spreads: Spreads  #: over the runs of the ranked data sets
+    gap: float | None  #: median objective gap of these runs, nats; None if unknown
     seconds: float  #: median duration of a run, by the verifier's clock
     finished: int
     runs: int
     suspicion: float | None  #: log10 gain on official tasks over ranked ones, if it is an outlier
 
+    @property
+    def converged(self) -> bool:
+        """Whether training has reached the optimum of the objective, on at least half of the runs."""
+        return self.gap is not None and self.gap <= CONVERGED
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The entries of a track, or of all tracks, by mean rank."""
+    """Entries by mean rank."""
 
-    track: Track | None
-    score: Score
+    scores: tuple[Score, ...]
     datasets: list[str]  #: all data sets shown
     ranked: list[str]  #: data sets that count for ranks, without those for tuning
     lines: list[Line]
@@ -102,61 +143,108 @@ class Table:
 
 def rank(board: Board, table: str) -> Table:
     """One of the tables of `HEADLINES`; every complete entry is ranked, including the exact posterior."""
-    edition, score, track = board.edition, HEADLINES[table], table if table in TRACKS else None
-    standings = [each for each in board.standings if each.result and track in (None, each.track)]
-    stream = derived_generator("leaderboard", f"{edition.name} {track or score}")
-    lines = _lines(run_frame(standings), score, edition.ranked_datasets, stream) if standings else []
-    return Table(track, score, edition.datasets, edition.ranked_datasets, lines)
+    edition, scores = board.edition, HEADLINES[table]
+    standings = [each for each in board.standings if each.result and table in tables_of(each)]
+    stream = derived_generator("leaderboard", f"{edition.name} {table}")
+    lines = _lines(run_frame(standings), scores, edition.ranked_datasets, stream) if standings else []
+    return Table(scores, edition.datasets, edition.ranked_datasets, lines)
 
 
-def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.random.Generator) -> list[Line]:
-    """The lines of a table, by mean rank."""
+def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
+    """Ranks of the entries within each ranked run."""
     scores = score_frame(runs, score)
-    ranks = scores.apply(lambda run: pd.Series(tied_ranks(run.to_numpy(), TIE), run.index), axis=1)
-    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
-    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
-    least = critical_difference(scores.shape[1], len(ranked))
-    spans = zip(bootstrap.intervals(), tie_groups(bootstrap, least=least), strict=True)
-    by_dataset, medians = ranks.groupby("dataset").mean(), scores.groupby("dataset").median()
-    counted, suspicion = runs.query("kind == 'ranked' and dataset in @ranked"), outliers(runs, score)
+    ties = pd.DataFrame(TIE, scores.index, scores.columns)
+    if score == "mmd2":
+        ties = 2 * score_frame(runs, "mmd2_deviation")
+    ranks = [tied_ranks(*each) for each in zip(scores.to_numpy(), ties.to_numpy(), strict=True)]
+    return pd.DataFrame(ranks, scores.index, scores.columns)
+
+
+def _lines(
+    runs: pd.DataFrame, scores: Sequence[Score], ranked: Sequence[str], stream: np.random.Generator
+) -> list[Line]:
+    """The lines of a table, by mean rank."""
+    of_scores = [run_ranks(runs, score) for score in scores]
+    ranks = sum(of_scores[1:], of_scores[0]) / len(scores)
+    mean_ranks, spans = _compared(ranks, ranked, stream)
+    by_dataset, suspicion = ranks.groupby("dataset").mean(), outliers(runs, scores)
+    of_datasets, over_datasets = _spreads(runs, scores, ranked)
+    counted = dict(iter(runs.query("kind == 'ranked' and dataset in @ranked").groupby("entry")))
     lines = [
         Line(
             name=name,
-            place=1 + int((bootstrap.mean_rank < mean_rank - 1e-9).sum()),
+            place=1 + int((mean_ranks < mean_rank - 1e-9).sum()),
             mean_rank=float(mean_rank),
-            interval=interval[1:] if interval and len(ranked) >= FEWEST_DATASETS else None,
-            group=group if len(ranked) >= FEWEST_DATASETS else None,
+            interval=interval,
+            group=group,
             ranks=by_dataset[name].to_dict(),
-            scores=medians[name].to_dict(),
-            **_other_fields(counted[counted["entry"] == name]),
+            by_dataset=of_datasets[name],
+            spreads=over_datasets[name],
+            **_training(counted[name]),
             suspicion=suspicion.get(name),
         )
-        for name, mean_rank, (interval, group) in zip(map(str, scores), bootstrap.mean_rank, spans, strict=True)
+        for name, mean_rank, (interval, group) in zip(map(str, ranks), mean_ranks, spans, strict=True)
     ]
     return sorted(lines, key=attrgetter("mean_rank", "name"))
 
 
-def _other_fields(runs: pd.DataFrame) -> dict[str, Any]:
-    """The fields of a line other than ranks. Distances of runs without scores are infinite."""
-    scores: pd.DataFrame = runs[list(MEDIANS)].astype(float).fillna(dict.fromkeys(DISTANCES, math.inf))
+def _compared(
+    ranks: pd.DataFrame, ranked: Sequence[str], stream: np.random.Generator
+) -> tuple[Float[np.ndarray, " M"], list[tuple[tuple[float, float] | None, int | None]]]:
+    """Mean ranks over data sets, with the interval and the tie group of each entry, None from too few data sets."""
+    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
+    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
+    if len(ranked) < FEWEST_DATASETS:
+        return bootstrap.mean_rank, [(None, None)] * ranks.shape[1]
+    groups = tie_groups(bootstrap, least=critical_difference(ranks.shape[1], len(ranked)))
+    intervals = [interval and interval[1:] for interval in bootstrap.intervals()]
+    return bootstrap.mean_rank, [*zip(intervals, groups, strict=True)]
+
+
+def _spreads(
+    runs: pd.DataFrame, scores: Sequence[Score], ranked: Sequence[str]
+) -> tuple[dict[str, dict[str, Spreads]], dict[str, Spreads]]:
+    """By entry: the spreads on each data set of what its table shows there, and those over the ranked data sets."""
+    shown_there = {*scores, *(REFERENCES[score] for score in scores if score in REFERENCES)}
+    of_datasets: dict[str, dict[str, Spreads]] = {}
+    over_datasets: dict[str, Spreads] = {}
+    for score in SHOWN:
+        frame = score_frame(runs, score)
+        names, datasets = list(map(str, frame)), frame.index.get_level_values("dataset")
+        for name, spread in zip(names, spreads(frame[datasets.isin(ranked)].to_numpy()), strict=True):
+            over_datasets.setdefault(name, {})[score] = spread
+        for dataset in datasets.unique() if score in shown_there else ():
+            for name, spread in zip(names, spreads(frame.loc[dataset].to_numpy()), strict=True):
+                of_datasets.setdefault(name, {}).setdefault(str(dataset), {})[score] = spread
+    return of_datasets, over_datasets
+
+
+def _training(runs: pd.DataFrame) -> dict[str, Any]:
+    """The fields of a line about the optimiser and the cost of an entry's runs."""
+    gaps = runs["objective_gap"].astype(float)
     return {
-        "medians": scores.median().to_dict(),
+        "gap": None if gaps.isna().all() else float(gaps.fillna(math.inf).median()),
         "seconds": float(runs["seconds"].median()),
         "finished": int((runs["status"] == "ok").sum()),
         "runs": len(runs),
     }
 
 
-def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
+def outliers(runs: pd.DataFrame, scores: Iterable[Score]) -> dict[str, float]:
     """Entries whose official scores exceed their ranked ones by far more than for other entries, as log10 ratios.
 
     The official tasks are public, so a method could contain their answers. The gain of an entry is the median over
-    data sets of log10(ranked/official); an outlier has more than ten times the median gain of the other entries.
+    data sets of log10(ranked/official); an outlier has more than ten times the median gain of the other entries, by
+    any of the scores.
     """
-    ranked, official = (score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))
-    logs = [(scores.clip(lower=0) + FLAT).map(math.log10) for scores in (ranked, official)]
-    gains = logs[0].sub(logs[1]).median()
-    return {str(name): float(gain) for name, gain in gains.items() if gain > gains.drop(name).median() + OUTLYING}
+    found: dict[str, float] = {}
+    for score in scores:
+        of_kinds = [score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official")]
+        logs = [(medians.clip(lower=0) + FLAT).map(math.log10) for medians in of_kinds]
+        gains = logs[0].sub(logs[1]).median()
+        beyond = {str(name): gain for name, gain in gains.items() if gain > gains.drop(name).median() + OUTLYING}
+        found |= {name: max(float(gain), found.get(name, 0.0)) for name, gain in beyond.items()}
+    return found
 
 
 @dataclass(frozen=True)
@@ -164,8 +252,8 @@ class Difference:
     """Two entries on one data set: the medians of their scores, and how much closer a is."""
 
     dataset: str
-    a: float
-    b: float
+    a: tuple[float, ...]  #: by score
+    b: tuple[float, ...]
     log_ratio: float  #: mean over runs of log10(a/b), each clipped to ±`BOUND`; negative if a is closer
     interval: tuple[float, float]  #: Nadeau and Bengio's 95 % interval, since the tasks share rows
 
@@ -174,22 +262,33 @@ class Difference:
 class Comparison:
     """Comparison of a with b; lower scores are better."""
 
-    score: Score
+    scores: tuple[Score, ...]
     differences: tuple[Difference, ...]
     p_value: float | None  #: two-sided, over the ranked data sets; None if there are fewer than three
 
 
+def shared_scores(a: Standing, b: Standing) -> tuple[Score, ...]:
+    """The scores that two entries are compared by: the KL if both have densities, or the joint predictive KLs."""
+    return HEADLINES["posterior" if all("posterior" in tables_of(each) for each in (a, b)) else "joint"]
+
+
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
-    """Compares two entries by the main score of their track, or across tracks by `ACROSS`."""
-    score = HEADLINES[a.track] if a.track == b.track else ACROSS
-    scores = score_frame(run_frame([a, b]), score)
-    (ratios,) = paired(scores, a.name, [b.name], board.edition.datasets)
-    medians: Any = scores.groupby("dataset").median().T.to_dict()
+    """Compares two entries."""
+    names, scores = board.edition.datasets, shared_scores(a, b)
+    frames = [score_frame(run_frame([a, b]), score) for score in scores]
+    (ratios,) = paired(frames, a.name, [b.name], names)
+    own, others = (dataset_medians(frames, each.name, names) for each in (a, b))
     differences = tuple(
-        Difference(name, medians[name][a.name], medians[name][b.name], ratio, (low, high))
-        for name, (ratio, low, high) in zip(board.edition.datasets, ratios.tolist(), strict=True)
+        Difference(name, of_a, of_b, ratio, (low, high))
+        for name, of_a, of_b, (ratio, low, high) in zip(names, own, others, ratios.tolist(), strict=True)
     )
-    return Comparison(score, differences, p_value(board, ratios))
+    return Comparison(scores, differences, p_value(board, ratios))
+
+
+def dataset_medians(frames: Iterable[pd.DataFrame], entry: str, datasets: Sequence[str]) -> list[tuple[float, ...]]:
+    """An entry's medians on each data set, one for each of the frames of `score_frame`."""
+    columns = [frame[entry].groupby("dataset").median()[[*datasets]].tolist() for frame in frames]
+    return [*zip(*columns, strict=True)]
 
 
 def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
@@ -198,15 +297,22 @@ def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
     return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
-def paired(scores: pd.DataFrame, a: str, others: Sequence[str], datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
-    """One entry of `score_frame` compared with each of B others: the log ratio on each data set, and its interval.
+def paired(
+    frames: Sequence[pd.DataFrame], a: str, others: Sequence[str], datasets: Sequence[str]
+) -> Float[np.ndarray, "B D 3"]:
+    """One entry compared with each of B others: the log ratio on each data set, and its interval.
 
-    The log ratio of a run is log10(a/b), clipped to ±`BOUND`; equal infinities tie.
+    The log ratio of a run is the mean over the frames of `score_frame`, one for each score, of log10(a/b) clipped to
+    ±`BOUND`; equal infinities tie.
     """
-    log_a, log_b = (np.log10(scores[names].clip(lower=TIE).to_numpy()) for names in ([a], list(others)))
-    differences = paired_differences(np.broadcast_to(log_a, log_b.shape), log_b).clip(-BOUND, BOUND)
-    ratios = pd.DataFrame(differences, scores.index).groupby(["dataset", "number"]).mean()
+    differences = np.mean([_log_ratios(scores, a, others) for scores in frames], 0)
+    ratios = pd.DataFrame(differences, frames[0].index).groupby(["dataset", "number"]).mean()
     by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
     means = np.stack([tasks.mean(1) for tasks in by_task], 1)
     half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)
     return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
+
+
+def _log_ratios(scores: pd.DataFrame, a: str, others: Sequence[str]) -> Float[np.ndarray, "runs B"]:
+    log_a, log_b = (np.log10(scores[names].clip(lower=TIE).to_numpy()) for names in ([a], list(others)))
+    return paired_differences(np.broadcast_to(log_a, log_b.shape), log_b).clip(-BOUND, BOUND)

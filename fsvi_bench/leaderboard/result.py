@@ -16,17 +16,22 @@ from fsvi_bench.files import json_in_lines, replace_together
 from fsvi_bench.leaderboard.entry import Name, Number, Sha256, Text
 from fsvi_bench.leaderboard.ranked_tasks import Kind, Place
 from fsvi_bench.leaderboard.signing import sign, signature_path
+from fsvi_bench.scoring.points import PointsMmd2
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.strict import Strict
 
 RESULTS = "results"
 RESULT_BYTES = 16 * 2**20
-SCORING_VERSION = 1  #: increased by every change that affects a ranked score; earlier results are then stale
+SCORING_VERSION = 2  #: increased by every change that affects a ranked score; earlier results are then stale
 
 Count = Annotated[int, Field(ge=0, lt=2**60)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Infinite, in JSON a string, if q is singular; negative only by rounding; never NaN.
-Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e-3)]
+#: Perhaps infinite, in JSON a string; never NaN.
+Extended = Annotated[
+    float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(gt=-math.inf)
+]
+Nats = Annotated[Extended, Field(ge=-1e-3)]  #: infinite if q is singular; negative only by rounding
+JOINT = "10"  #: number of inputs of the joint predictive KL
 
 
 class Waypoint(Strict):
@@ -35,7 +40,8 @@ class Waypoint(Strict):
     steps: Count
     seconds: Seconds
     kl: Nats
-    predictive_kl_box: Nats | None
+    joint_predictive_kl_test: Extended | None
+    joint_predictive_kl_box: Extended | None
 
 
 class ShortScores(Strict):
@@ -43,8 +49,14 @@ class ShortScores(Strict):
 
     kl: Nats
     kl_moment_matched: Nats
+    joint_predictive_kl_test: Extended | None  #: of the first 10 inputs; for a mixture an estimate, perhaps below 0
+    joint_predictive_kl_box: Extended | None
     predictive_kl_test: Nats | None
     predictive_kl_box: Nats | None
+    mmd2: Number | None  #: of particles; see `scoring.points.points_mmd2`
+    mmd2_of_draws: Number | None  #: its mean for as many draws of the exact posterior
+    mmd2_deviation: Number | None  #: its standard deviation for them
+    objective_gap: Extended | None  #: computed by the verifier; null if unknown
     nlpd: Number | None
     nlpd_gap: Number | None
     rmse: Number
@@ -53,8 +65,12 @@ class ShortScores(Strict):
     largest_variance_ratio: Number
 
     @staticmethod
-    def of(scores: Scores) -> ShortScores:
+    def of(scores: Scores, mmd2: PointsMmd2 | None, objective_gap: float | None) -> ShortScores:
         known = dict(scores) | {f"{name}_variance_ratio": value for name, value in scores.overconfidence or ()}
+        for name in ("joint_predictive_kl_test", "joint_predictive_kl_box"):
+            known[name] = (known[name] or {}).get(JOINT)
+        value, of_draws, deviation = mmd2 or (None, None, None)
+        known |= {"mmd2": value, "mmd2_of_draws": of_draws, "mmd2_deviation": deviation, "objective_gap": objective_gap}
         return ShortScores(**{name: known[name] for name in ShortScores.model_fields})
 
 
@@ -67,8 +83,8 @@ class TaskFacts(Strict):
     N_test: Count
     k: Count
     ffg_floor: Number  #: KL of the best factorised q, nats
-    map_predictive_kl_test: Number  #: predictive KL of a point mass at the exact mean, nats
-    map_predictive_kl_box: Number
+    map_joint_predictive_kl_test: Number | None  #: joint predictive KL of a point mass at the exact mean, nats
+    map_joint_predictive_kl_box: Number | None
 
 
 class Cell(Strict):
@@ -95,11 +111,6 @@ class Cell(Strict):
     @property
     def place(self) -> Place:
         return Place(self.kind, self.dataset, self.number)
-
-    @property
-    def kl_above_floor(self) -> float:
-        """The KL of a factorised posterior minus its floor, nats; infinite without scores."""
-        return math.inf if self.scores is None else self.scores.kl - self.task.ffg_floor
 
 
 class Result(Strict):

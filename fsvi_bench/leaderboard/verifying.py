@@ -8,13 +8,15 @@ failed runs are repeated.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
@@ -24,6 +26,7 @@ from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
+    JOINT,
     RESULT_BYTES,
     SCORING_VERSION,
     Cell,
@@ -33,16 +36,22 @@ from fsvi_bench.leaderboard.result import (
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.running.executors import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
-from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl
+from fsvi_bench.scoring.functions import functions_of
+from fsvi_bench.scoring.joint import joint_predictive_kl
+from fsvi_bench.scoring.points import points_mmd2
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.strict import Strict, parse_json
 from fsvi_bench.tasks.task import Task
 
 VERIFYING = ".verifying"  #: unfinished verifications, in the leaderboard's folder
 SCORING_SECONDS = 900  #: limit for one posterior
+OBJECTIVE_SECONDS = 900  #: limit for its objective gap, which is unknown beyond
 
 
 @dataclass(frozen=True)
@@ -145,11 +154,13 @@ def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done
     task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
     seed = training_seed(place, task, number, its.edition, its.secret)
     run = run_entry(entry, task, seed, its.jail, its.limits)
-    cell = Cell(**vars(place), seed=number, task=_facts(task, redrawn), seconds=run.seconds, **_judged(run, task))
+    judged = _judged(run, task, partial(_objective_gap, entry, task=task, seed=seed))
+    cell = Cell(**vars(place), seed=number, task=_facts(task, redrawn), seconds=run.seconds, **judged)
     return _Done(cell=cell, isolation=run.isolation, provenance=_here())
 
 
 def _facts(task: Task, redrawn: int) -> TaskFacts:
+    point = FactorisedGaussian(task.truth.posterior.mean, torch.zeros_like(task.truth.posterior.mean))
     return TaskFacts(
         sha256=task.sha256,
         redrawn=redrawn,
@@ -157,38 +168,58 @@ def _facts(task: Task, redrawn: int) -> TaskFacts:
         N_test=len(task.y_test),
         k=task.k,
         ffg_floor=float(mean_field_optimum_kl(task.truth.posterior.precision_tril)),
-        map_predictive_kl_test=map_predictive_kl(task, task.Phi_test),
-        map_predictive_kl_box=map_predictive_kl(task, task.Phi_box),
+        map_joint_predictive_kl_test=_joint_kl(point, task, "test"),
+        map_joint_predictive_kl_box=_joint_kl(point, task, "box"),
     )
 
 
-def _judged(run: Run, task: Task) -> dict[str, Any]:
+def _judged(run: Run, task: Task, gap: Callable[[Posterior], float | None]) -> dict[str, Any]:
     """Status, reason, steps, scores and waypoints of a run, as fields of a cell."""
     own = {"status": run.status, "reason": run.reason, "steps": run.snapshots[-1].steps if run.snapshots else None}
     if run.status != "ok":
         return own
     try:
         with _time_limit(SCORING_SECONDS):
-            scores = score(run.snapshots[-1].posterior, task)
+            scores = score(q := run.snapshots[-1].posterior, task)
+            mmd2 = points_mmd2(functions_of(q, task).f_test, task) if isinstance(q, ParticlesPosterior) else None
             waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
         if names := not_a_number(scores):
             return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-        return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
+        return own | {"scores": ShortScores.of(scores, mmd2, gap(q)), "waypoints": waypoints}
     except InputError as error:  # for example, numbers that overflow
         return own | {"status": "diverged", "reason": quotable(str(error), 300)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
 
 
+def _objective_gap(entry: Entry, q: Posterior, task: Task, seed: int) -> float | None:
+    """The objective's gap at q; None if it is unknown or takes too long."""
+    from fsvi_bench.leaderboard.converging import objective_gap  # imports methods, which errors do not need
+
+    try:
+        with _time_limit(OBJECTIVE_SECONDS):
+            return objective_gap(entry, q, task, seed)
+    except Exception:  # other scores do not depend on it
+        return None
+
+
 def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
     q = reached.posterior
-    kl, box = trace_scores(q, task, mixtures=False).kl, predictive_kl(q, task, task.Phi_box)
     return Waypoint(
         steps=reached.steps,
         seconds=reached.seconds,
-        kl=kl,
-        predictive_kl_box=None if box is None else float(box.kl.mean()),
+        kl=trace_scores(q, task, mixtures=False).kl,
+        joint_predictive_kl_test=_joint_kl(q, task, "test"),
+        joint_predictive_kl_box=_joint_kl(q, task, "box"),
     )
+
+
+def _joint_kl(q: Posterior, task: Task, place: str) -> float | None:
+    """The joint predictive KL; None if the task has too few inputs there."""
+    if len(task.Phi_test if place == "test" else task.Phi_box) < int(JOINT):
+        return None
+    functions = functions_of(q, task) if isinstance(q, ParticlesPosterior) else q  # not those of their moments
+    return joint_predictive_kl(functions, task, place, int(JOINT)).value
 
 
 @contextmanager

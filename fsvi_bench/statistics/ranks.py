@@ -43,17 +43,18 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
     return rankdata(np.where(incomplete, np.nan, table), axis=0, nan_policy="omit")
 
 
-def tied_ranks(scores: Float[np.ndarray, " M"], tie: float) -> Float[np.ndarray, " M"]:
-    """Ranks from 1, lowest score first; scores at most `tie` above the smallest score of a group tie with it.
+def tied_ranks(scores: Float[np.ndarray, " M"], ties: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """Ranks from 1, lowest score first; a group has the scores up to its smallest score plus the tie of that entry.
 
-    A group shares its mean rank. Chains of close scores do not join distant ones.
+    A group shares its mean rank. Chains of close scores do not join distant ones, and only the smallest score's own
+    margin counts, so a large margin of a bad score gains nothing.
     """
     order = np.argsort(scores, kind="stable")
     ranks = np.empty(len(scores))
     start = 0
     for place in range(1, len(order) + 1):
-        smallest = scores[order[start]]
-        if place == len(order) or scores[order[place]] > smallest + tie:
+        first = order[start]
+        if place == len(order) or scores[order[place]] > scores[first] + ties[first]:
             ranks[order[start:place]] = (start + 1 + place) / 2
             start = place
     return ranks

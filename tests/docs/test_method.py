@@ -117,7 +117,7 @@ def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli, 
     assert Path("leaderboard/site/methods/my-method-full.html").is_file()
     board = read_board(Path("leaderboard"))
     assert [each.stale for each in board.standings] == [None, None]
-    assert [line.name for line in rank(board, "full").lines] == ["rand-a-ngd-full", "my-method-full"]
+    assert [line.name for line in rank(board, "posterior").lines] == ["rand-a-ngd-full", "my-method-full"]
 
 
 @pytest.mark.data

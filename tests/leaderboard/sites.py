@@ -1,4 +1,4 @@
-"""Boards and pages for the tests of the site: entries of every track, without running anything."""
+"""Boards and pages for the tests of the site: entries of every table, without running anything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.entry import ENTRIES, BuiltIn
 from fsvi_bench.leaderboard.result import Waypoint, result_path, write_result
-from tests.leaderboard.boards import edition, entry, result, write_entry
+from tests.leaderboard.boards import JOINT, edition, entry, result, write_entry
 
 DATASETS = ["boston", "wine", "yacht", "energy"]
 PAGES = ("index.html", "methods/far.html", "methods/fresh.html", "datasets/yacht.html", "compare.html")
@@ -24,7 +24,8 @@ def on_the_way(found, singular):
             return cell
         kl = math.inf if singular else cell.scores.kl
         points = tuple(
-            Waypoint(steps=n, seconds=n / 100, kl=kl + 9 / (1 + n), predictive_kl_box=0.1 + 1 / (1 + n)) for n in STEPS
+            Waypoint(steps=n, seconds=n / 100, kl=kl + 9 / (1 + n), **dict.fromkeys(JOINT, 0.1 + 1 / (1 + n)))
+            for n in STEPS
         )
         return cell.model_copy(update={"waypoints": points, "scores": cell.scores.model_copy(update={"kl": kl})})
 
@@ -50,14 +51,15 @@ def save_board(root, of=None, order=1):
         (entry("far", SOURCE, family="full", notes="Tuned on boston.\nSlow."), kls(50.0, [("ranked", "yacht", 1)])),
         (entry("factors", family="ffg"), kls(2.0)),
         (entry("dropout", family="bernoulli"), kls(4.0)),
+        (entry("points", family="particles"), kls(6.0)),
         (entry("fresh", family="full"), None),
     ]
     for each, kl in made[::order]:
         write_entry(root, each)
         if kl is not None:
             found = result(each, of, kl)
-            if each.name in ("far", "dropout"):  # curves take long to draw
-                found = on_the_way(found, singular=each.name == "dropout")
+            if each.name in ("far", "dropout", "points"):  # curves take long to draw
+                found = on_the_way(found, singular=each.name != "far")
             write_result(result_path(root, of.name, each.name), found)
     (root / ENTRIES / "broken").mkdir()
     return root

@@ -27,7 +27,7 @@ def flat(value):
 
 
 def order(root):
-    return [line.name for line in rank(read_board(root), "full").lines]
+    return [line.name for line in rank(read_board(root), "posterior").lines]
 
 
 def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
@@ -38,7 +38,7 @@ def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
             return level if place.dataset == "yacht" else 0.0
 
         root = make_board(tmp_path / str(level), {"honestly": flat(0.0), "jittered": jittered, "other": flat(3.0)})
-        lines = {line.name: line for line in rank(read_board(root), "full").lines}
+        lines = {line.name: line for line in rank(read_board(root), "posterior").lines}
         assert lines["honestly"].place == 1
         assert lines["honestly"].ranks["yacht"] - lines["jittered"].ranks["yacht"] == gained
 
@@ -64,8 +64,21 @@ def test_ten_clones_may_change_the_order_of_two_others(tmp_path):
     after = make_board(tmp_path / "after", {**entries, **clones}, edition(DATASETS))
     assert [name for name in order(before) if "clone" not in name] == ["uneven", "steady"]
     assert [name for name in order(after) if "clone" not in name] == ["steady", "uneven"]
-    scores = [{line.name: line.scores for line in rank(read_board(root), "full").lines} for root in (before, after)]
+    scores = [
+        {line.name: line.spreads["kl"] for line in rank(read_board(root), "posterior").lines}
+        for root in (before, after)
+    ]
     assert all(scores[1][name] == scores[0][name] for name in entries)
+
+
+def test_a_better_posterior_on_the_way_gains_nothing(tmp_path):
+    """Only the final iterate is ranked: steps that were exact before do not count."""
+    root = make_board(tmp_path, {"passing": flat(2.0), "staying": flat(1.0)}, DIABETES)
+    path = result_path(root, "v2", "passing")
+    path.write_text(path.read_text().replace('"seconds":1.0,"kl":2.0', '"seconds":1.0,"kl":0.0'))
+    (standing, _) = read_board(root).standings
+    assert {point.kl for cell in standing.cells for point in cell.waypoints} == {0.0}
+    assert order(root) == ["staying", "passing"]
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
@@ -150,7 +163,7 @@ def test_what_is_no_file_blocks_nothing_and_counts_for_nothing(tmp_path, make, w
     path.unlink(missing_ok=True)
     make(path)
     board = read_board(root)
-    assert "first" not in [line.name for line in rank(board, "full").lines]
+    assert "first" not in [line.name for line in rank(board, "posterior").lines]
     assert len(board.standings) + len(board.refused) == 2
 
 
@@ -205,5 +218,5 @@ def test_a_result_nested_deeply_is_refused():
 
 def test_minus_zero_is_a_valid_number(tmp_path):
     root = make_board(tmp_path, {"first": flat(-0.0), "second": flat(0.0)}, DIABETES)
-    assert [line.mean_rank for line in rank(read_board(root), "full").lines] == [1.5, 1.5]
+    assert [line.mean_rank for line in rank(read_board(root), "posterior").lines] == [1.5, 1.5]
     assert json.loads(result_path(root, "v2", "first").read_text())["cells"][0]["scores"]["kl"] == 0

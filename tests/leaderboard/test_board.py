@@ -52,7 +52,7 @@ def stale(root):
 def test_signed_results_count_and_say_who_signed(signed):
     board = read_board(signed)
     assert [(each.stale, each.signer) for each in board.standings] == [(None, "lab")] * 2
-    assert [line.name for line in rank(board, "full").lines] == ["first", "second"]
+    assert [line.name for line in rank(board, "posterior").lines] == ["first", "second"]
 
 
 def edited(root, path, keys):
@@ -137,7 +137,7 @@ def test_a_result_that_does_not_hold_is_stale_and_never_ranked(signed, keys, spo
     board = read_board(signed)
     assert board.standings[0].result is None
     assert re.search(why, board.standings[0].stale)
-    assert [line.name for line in rank(board, "full").lines] == ["second"]
+    assert [line.name for line in rank(board, "posterior").lines] == ["second"]
 
 
 def test_a_board_of_ones_own_needs_no_signatures(tmp_path):

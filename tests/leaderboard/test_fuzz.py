@@ -130,7 +130,7 @@ def boards(tmp_path, keys):  # noqa: F811
     roots = [make_board(tmp_path / name, {"first": lambda place, seed: 1.0}, DIABETES) for name in ("signed", "own")]
     (roots[0] / ALLOWED_SIGNERS).write_text(f'lab namespaces="fsvi-bench-result" {(keys / "lab.pub").read_text()}')
     sign_file(result_path(roots[0], "v2", "first"), keys / "lab")
-    assert all(rank(read_board(root), "full").lines for root in roots)
+    assert all(rank(read_board(root), "joint").lines for root in roots)
     return roots, result_path(roots[0], "v2", "first").read_bytes()
 
 
@@ -156,5 +156,5 @@ def test_a_mutated_result_is_never_shown_as_signed_nor_read_two_ways(boards, cou
         accepted += 1
         assert standing.result == read_result(result_path(own, "v2", "first"))
         assert standing.result.text() == content
-        assert rank(read_board(own), "full").lines[0].name == "first"
+        assert rank(read_board(own), "joint").lines[0].name == "first"
     assert accepted < count // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from functools import partial
 
 import numpy as np
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.ranking import TIE, comparison, rank
+from fsvi_bench.leaderboard.ranking import TIE, comparison, rank, spreads
+from fsvi_bench.leaderboard.result import result_path, write_result
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
-from tests.leaderboard.boards import DATASETS, edition, make_board
+from tests.leaderboard.boards import DATASETS, edition, entry, make_board, result, write_entry
 
 
 def naive_ranks(scores):
@@ -45,15 +48,20 @@ def naive_ranks(scores):
     ],
 )
 def test_ties(scores, ranks):
-    assert tied_ranks(np.array(scores), TIE).tolist() == ranks
+    assert tied_ranks(np.array(scores), np.full(len(scores), TIE)).tolist() == ranks
 
 
 @given(st.lists(st.floats(0, 0.1) | st.just(math.inf), min_size=1, max_size=12))
 def test_ranks_equal_those_of_a_naive_implementation(scores):
-    assert tied_ranks(np.array(scores), TIE).tolist() == naive_ranks(scores)
+    assert tied_ranks(np.array(scores), np.full(len(scores), TIE)).tolist() == naive_ranks(scores)
 
 
-def table(root, kls, of=None, name="full", **more):
+def test_only_the_margin_of_the_smallest_score_counts():
+    """A large margin of a bad score ties it with nothing better."""
+    assert tied_ranks(np.array([0.1, 0.3, 0.5]), np.array([0.1, 1.0, 9.0])).tolist() == [1, 2.5, 2.5]
+
+
+def table(root, kls, of=None, name="posterior", **more):
     """The lines of a table of entries with these KLs."""
     return {line.name: line for line in rank(read_board(make_board(root, kls, of, **more)), name).lines}
 
@@ -101,7 +109,7 @@ def test_what_diverges_on_a_ranked_task_is_last_there(tmp_path):
 
     lines = table(tmp_path, {"sometimes": sometimes, "worse": kl(2.0)})
     assert lines["sometimes"].ranks == {"boston": 1, "diabetes": 1, "energy": 1, "wine": 2, "yacht": 1}
-    assert lines["sometimes"].scores["wine"] == math.inf
+    assert lines["sometimes"].by_dataset["wine"]["kl"].median == math.inf
     assert (lines["sometimes"].finished, lines["sometimes"].runs) == (15, 20)
 
 
@@ -112,9 +120,101 @@ def test_data_sets_to_tune_on_do_not_count(tmp_path):
     assert ranks(tmp_path, {"tuned": tuned, "honest": kl(1.0)}) == {"honest": 1, "tuned": 2}
 
 
-def test_factorised_posteriors_are_ranked_above_their_floor(tmp_path):
-    lines = table(tmp_path, {"a": kl(0.5), "b": kl(0.7)}, name="ffg", family="ffg")
-    assert [line.scores["yacht"] for line in lines.values()] == pytest.approx([0.0, 0.2])
+def board_of(root, entries):
+    """A board of entries with these families and KLs, and further scores."""
+    of = edition(DATASETS)
+    write_edition(root, of)
+    for name, (family, kl, more) in entries.items():
+        each = entry(name, family=family)
+        write_entry(root, each)
+        found = result(each, of, lambda place, seed, kl=kl: kl)
+        cells = [
+            cell.model_copy(update={"scores": cell.scores.model_copy(update=more)}) if cell.scores else cell
+            for cell in found.cells
+        ]
+        write_result(result_path(root, of.name, name), found.model_copy(update={"cells": tuple(cells)}))
+    return read_board(root)
+
+
+def names(board, key):
+    return [line.name for line in rank(board, key).lines]
+
+
+def test_every_q_is_ranked_by_what_it_has(tmp_path):
+    """A factor has a density if its KL is finite; what diverged everywhere is last in its family's tables."""
+    infinite = {"kl": math.inf}
+    board = board_of(
+        tmp_path,
+        {
+            "full": ("full", 1.0, {}), "ffg": ("ffg", 2.0, {}), "lost": ("full", None, {}),
+            "whole": ("factor", 3.0, {}), "flat": ("factor", 4.0, infinite), "dropout": ("bernoulli", 5.0, infinite),
+            "points": ("particles", 6.0, infinite),
+        },
+    )  # fmt: skip
+    assert names(board, "joint") == ["full", "ffg", "whole", "flat", "dropout", "points", "lost"]
+    assert names(board, "posterior") == ["full", "ffg", "whole", "lost"]
+    assert names(board, "particles") == ["points"]
+    (line,) = (line for line in rank(board, "posterior").lines if line.name == "ffg")
+    assert (line.by_dataset["yacht"]["kl"].median, line.by_dataset["yacht"]["ffg_floor"].median) == (2.0, 0.5)
+
+
+def test_the_joint_rank_is_the_mean_of_those_on_test_and_on_box_inputs(tmp_path):
+    """The size of box scores does not matter, only their order."""
+
+    def of(test, box):
+        return {"joint_predictive_kl_test": test, "joint_predictive_kl_box": box}
+
+    board = board_of(
+        tmp_path,
+        {"a": ("full", 1.0, of(0.1, 900.0)), "b": ("full", 1.0, of(0.3, 2.0)), "c": ("full", 1.0, of(0.2, 1.0))},
+    )
+    assert {line.name: line.mean_rank for line in rank(board, "joint").lines} == {"a": 2.0, "b": 2.5, "c": 1.5}
+
+
+@pytest.mark.parametrize(("other", "expected"), [(0.029, [1.5, 1.5]), (0.031, [1, 2])])
+def test_particles_tie_within_two_standard_errors_of_exact_draws(tmp_path, other, expected):
+    board = board_of(
+        tmp_path,
+        {
+            "a": ("particles", 1.0, {"mmd2": 0.02, "mmd2_deviation": 0.005}),
+            "b": ("particles", 1.0, {"mmd2": other, "mmd2_deviation": 0.5}),
+        },
+    )
+    assert [line.mean_rank for line in rank(board, "particles").lines] == expected
+
+
+@pytest.mark.parametrize(
+    ("gap", "converged", "median"),
+    [(0.1, True, 0.1), (0.11, False, 0.11), (math.inf, False, math.inf), (None, False, None)],
+)
+def test_an_entry_has_converged_if_its_median_gap_is_small(tmp_path, gap, converged, median):
+    (line,) = rank(board_of(tmp_path, {"a": ("full", 1.0, {"objective_gap": gap})}), "joint").lines
+    assert (line.converged, line.gap) == (converged, median)
+
+
+def test_runs_without_a_gap_count_against_convergence(tmp_path):
+    """Where the gap is known at all: what diverges on most runs has not converged on the others."""
+
+    def mostly_lost(place, seed):
+        return None if place.number < 3 else 1e-3
+
+    (line,) = rank(read_board(make_board(tmp_path, {"a": mostly_lost})), "joint").lines
+    assert (line.converged, line.gap) == (False, math.inf)
+
+
+@given(st.lists(st.floats(0, 9) | st.just(math.inf) | st.just(math.nan), min_size=1, max_size=9))
+def test_quartiles_and_means_of_runs(values):
+    (found,) = spreads(np.array(values)[:, None])
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
+        assert all(map(math.isnan, (found.median, found.low, found.high, found.mean)))
+        return
+    if np.isfinite(known).all():
+        expected = np.quantile(known, [0.5, 0.25, 0.75], method="midpoint")
+        assert (found.median, found.low, found.high) == pytest.approx(tuple(expected))
+    assert found.low <= found.median <= found.high
+    assert found.median == pytest.approx(statistics.median(known))
+    assert found.mean == pytest.approx(known.mean())
 
 
 def test_the_order_of_entries_does_not_matter_and_intervals_hold_the_mean(tmp_path):
@@ -122,9 +222,9 @@ def test_the_order_of_entries_does_not_matter_and_intervals_hold_the_mean(tmp_pa
         return lambda place, seed: level + (hash((place.dataset, place.number, level)) % 7)
 
     board = read_board(make_board(tmp_path, {f"m{i}": noisy(i) for i in range(4)}))
-    first = rank(board, "full").lines
+    first = rank(board, "posterior").lines
     board.standings.reverse()
-    assert rank(board, "full").lines == first
+    assert repr(rank(board, "posterior").lines) == repr(first)  # NaN equals nothing
     assert all(line.interval[0] <= line.mean_rank <= line.interval[1] for line in first)
 
 
@@ -144,6 +244,16 @@ def test_two_entries_are_compared_by_bounded_log_ratios(tmp_path):
     assert [each.log_ratio for each in swapped.differences] == pytest.approx([-expected] * 5)
 
 
+def test_without_a_density_joint_predictive_kls_are_compared(tmp_path):
+    """The mean over test and box inputs, of which the larger cannot outweigh the other."""
+    closer = {"kl": math.inf, "joint_predictive_kl_test": 0.5, "joint_predictive_kl_box": 1e6}
+    board = board_of(tmp_path, {"a": ("bernoulli", 1.0, closer), "b": ("full", 10.0, {})})
+    found = comparison(board, *board.standings)
+    assert found.scores == ("joint_predictive_kl_test", "joint_predictive_kl_box")
+    assert [each.log_ratio for each in found.differences] == pytest.approx([(math.log10(0.5) + 1) / 2] * 5)
+    assert (found.differences[0].a, found.differences[0].b) == ((0.5, 1e6), (1.0, 1.0))
+
+
 def test_a_comparison_equals_that_of_a_naive_implementation(tmp_path):
     """The mean over tasks of a bounded log ratio, its corrected t interval, cut off at the bounds, and Wilcoxon's p."""
     rng = np.random.default_rng(0)
@@ -160,12 +270,12 @@ def test_a_comparison_equals_that_of_a_naive_implementation(tmp_path):
         mean, low, high = corrected_interval(ratios, 0.25)
         assert each.log_ratio == pytest.approx(mean, rel=1e-12)
         assert each.interval == pytest.approx((max(low, -1), min(high, 1)), rel=1e-12)
-        assert each.a == sorted(a[each.dataset, n] for n in range(5))[2]
+        assert each.a == (sorted(a[each.dataset, n] for n in range(5))[2],)
         counted += [mean] if each.dataset != "boston" else []
     assert found.p_value == signed_rank_test(counted)
 
 
-def test_ranks_over_all_tracks_equal_those_of_a_naive_implementation(tmp_path):
+def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
     """Within each ranked task and seed, then averaged over these, then over the data sets that count."""
     of, rng = edition(DATASETS, seeds=2), np.random.default_rng(1)
     drawn = {name: {} for name in "abcd"}

@@ -60,8 +60,10 @@ def test_the_numbers_are_the_tables_own(site, pages):
     shown = set(pages["index.html"].every("data-v"))
     for table in site.tables.values():
         for line in table.lines:
-            medians = [line.medians[name] for name in ("predictive_kl_box", "nlpd_gap", "median_variance_ratio")]
-            numbers = (line.mean_rank, line.seconds, *line.scores.values(), *medians)
+            medians = [line.spreads[name].median for name in (*table.scores, "nlpd_gap", "median_variance_ratio")]
+            means = [line.spreads[name].mean for name in table.scores]
+            own = [each[table.scores[0]].median for each in line.by_dataset.values()]
+            numbers = (line.mean_rank, line.seconds, *own, *medians, *means)
             assert {str(value).replace("inf", "Infinity") for value in numbers} <= shown
 
 
@@ -82,9 +84,10 @@ def test_json_holds_what_the_pages_show(site, root, files):
     assert board["edition"]["secret"] == KEY.hex()
     for key, table in site.tables.items():
         found = board["tables"][key]["lines"]
-        assert [(line["name"], line["mean_rank"], line["scores"]) for line in found] == [
-            (line.name, line.mean_rank, line.scores) for line in table.lines
+        assert [(line["name"], line["mean_rank"], line["ranks"]) for line in found] == [
+            (line.name, line.mean_rank, line.ranks) for line in table.lines
         ]
+        assert found[0]["spreads"][table.scores[0]].keys() == {"median", "low", "high", "mean"}
     by_name = {each["name"]: each for each in board["entries"]}
     assert by_name["far"]["result"] == json.loads(read_result(result_path(root, "v2", "far")).text())
     assert by_name["far"]["manifest"]["method"] == {"file": "method.py", "class": "M"}
@@ -94,24 +97,48 @@ def test_json_holds_what_the_pages_show(site, root, files):
 
 
 def test_pairs_are_compared_by_python(site, files):
-    """The earlier of two has the pair, and each entry the medians of both scores."""
+    """The earlier of two has the pair, and each entry the medians of the scores that it is compared by."""
     waiting = list(site.shown.values())
-    assert len(waiting) == 5
+    assert len(waiting) == 6
     while waiting:
         a = waiting.pop(0)
         script = files[f"data/{a.name}.js"].decode()
         found = json.loads(script.removeprefix("fsviBenchCompared(").removesuffix(");\n"))
-        assert (found["name"], found["track"]) == (a.name, a.track)
+        assert found["name"] == a.name
         assert found["comparisons"].keys() == {b.name for b in waiting}
         for b in waiting:
             expected = comparison(site.board, a, b)
-            key = "same" if a.track == b.track else "other"
-            assert found[key]["score"] == WORDS["scores"][expected.score]
-            assert [text for text, _ in found[key]["medians"]] == [digits(each.a) for each in expected.differences]
+            key = "posterior" if expected.scores == ("kl",) else "joint"
+            assert found[key]["score"] == " / ".join(WORDS["scores"][score] for score in expected.scores)
+            medians = [" / ".join(map(digits, each.a)) for each in expected.differences]
+            assert [text for text, _ in found[key]["medians"]] == medians
             p, *numbers = found["comparisons"][b.name]
             assert p == digits(expected.p_value, 2)
             rows = [[each.log_ratio, *each.interval] for each in expected.differences]
             assert numbers == pytest.approx([100 * number for row in rows for number in row], abs=0.5 + 1e-9)
+
+
+def test_results_made_after_closing_are_marked_if_others_were_made_before(site, files):
+    """On the page of the entry, always."""
+    after = "verified after closing"
+    assert after in Page(files["methods/near.html"]).words
+    words = Page(files["index.html"]).words
+    assert (words.count(after), "all were verified after closing, when the tasks were public" in words) == (1, True)
+    early = next(each for each in site.board.standings if each.name == "near")
+    early = replace(early, result=early.result.model_copy(update={"edition_status": "open"}))
+    standings = [early if each.name == "near" else each for each in site.board.standings]
+    index = dict(site_files(Site(replace(site.board, standings=standings))))["index.html"]
+    assert Page(index).words.count(after) == 5 + 3 + 1  # the other entries of the three tables
+
+
+def test_the_first_page_says_what_is_converged_and_shows_floors_beside_scores(pages):
+    words = pages["index.html"].words
+    assert "ada · full · converged" in words
+    assert "ada · full · not converged (median gap 3.00 nats)" in words
+    assert "ada · particles · convergence not known" in words
+    assert "2.40 2.20 to 2.60 floor 0.500" in words
+    assert "0.0720 0.0660 to 0.0780 exact draws 0.0100" in words
+    assert "The MAP, a point mass reference, not ranked – – 0.250" in words
 
 
 def hostile(site):

@@ -33,7 +33,7 @@ def site(root):
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory):
-    """The first page of 500 entries in one track, on eight data sets."""
+    """The first page of 500 entries with densities, on eight data sets."""
     folder = tmp_path_factory.mktemp("big")
     make_board(folder, {f"entry-{i:03d}": kls(1 + i * 7919 % 503 / 10) for i in range(500)}, edition(MANY))
     files = dict(takewhile(lambda file: file[0] != "compare.html", site_files(Site(read_board(folder)))))
@@ -73,8 +73,10 @@ def hundredths(number):
 
 def column(page, heading):
     """What a column of the first table is sorted by, row by row."""
-    place = page.locator("#table-full th").filter(has_text=heading).last.evaluate("th => th.cellIndex")
-    return page.locator("#table-full .rivals tr").evaluate_all(f"rows => rows.map(row => row.cells[{place}].dataset.v)")
+    place = page.locator("#table-posterior th").filter(has_text=heading).last.evaluate("th => th.cellIndex")
+    return page.locator("#table-posterior .rivals tr").evaluate_all(
+        f"rows => rows.map(row => row.cells[{place}].dataset.v)"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -99,30 +101,38 @@ def test_pages_work_with_a_screen_reader_and_a_keyboard(visit, name, scheme):
 @pytest.mark.parametrize("key", ["Enter", "Space"])
 def test_headings_sort_and_the_filter_says_how_many_rows_pass(visit, key):
     page = visit()
-    heading = page.locator("#table-full th").filter(has_text="energy")
-    assert page.locator("#table-full [aria-sort=ascending]").all_inner_texts() == ["mean rank"]
+    heading = page.locator("#table-posterior th").filter(has_text="energy")
+    assert page.locator("#table-posterior [aria-sort=ascending]").all_inner_texts() == ["mean rank"]
     for order in ("ascending", "descending"):
         heading.get_by_role("button").press(key)
         values = [float(value) for value in column(page, "energy")]
         assert heading.get_attribute("aria-sort") == order
         assert values == sorted(values, reverse=order == "descending")
     page.get_by_label("Filter").fill("ADA near")
-    assert page.locator("#table-full .rivals tr:visible").count() == 1
-    assert page.locator("#kept").inner_text() == f"3 of {page.locator('.rivals tr').count()} rows"
+    assert page.locator("#table-posterior .rivals tr:visible").count() == 1
+    assert page.locator("#kept").inner_text() == "2 of 11 rows"  # of two tables
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("Family").select_option("ffg")
+    assert page.locator("#table-posterior .rivals tr:visible th a").all_inner_texts() == ["factors"]
+    assert page.locator("#table-particles .rivals tr:visible").count() == 0
+    page.locator("#posterior summary").click()
+    assert page.locator("#posterior details tr:visible th a").all_inner_texts() == ["factors"]
+    page.get_by_label("Family").select_option("")
+    assert page.locator("#kept").inner_text() == ""
 
 
 def test_with_500_entries_it_sorts_and_filters_all_and_shows_them_when_asked(visit, big):
     page = visit(folder=big)
-    rows = page.locator("#table-full .rivals tr:visible")
+    rows = page.locator("#table-posterior .rivals tr:visible")
     assert rows.count() == 50
-    page.locator("#table-full th").filter(has_text="boston").get_by_role("button").click()
+    page.locator("#table-posterior th").filter(has_text="boston").get_by_role("button").click()
     values = column(page, "boston")
     assert values == sorted(values, key=float)  # all 500 were sorted, not those that showed
     assert len(values) == 500
     page.get_by_label("Filter").fill("entry-49")
     assert rows.count() == 10
     page.get_by_label("Filter").fill("")
-    page.get_by_role("button", name="Show all").first.click()
+    page.locator("#posterior").get_by_role("button", name="Show all").click()
     assert rows.count() == 500
     assert page.evaluate("document.activeElement.closest('tr').sectionRowIndex") == 50
 
@@ -141,7 +151,8 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
         "rows => rows.map(row => [...row.cells].map(c => c.textContent))"
     )
     assert [[row[0].split()[0], *row[1:4]] for row in shown] == [  # a data set to tune on says so behind its name
-        [each.dataset, digits(each.a), digits(each.b), hundredths(each.log_ratio)] for each in expected.differences
+        [each.dataset, *(" / ".join(map(digits, of)) for of in (each.a, each.b)), hundredths(each.log_ratio)]
+        for each in expected.differences
     ]
     assert f"p = {digits(expected.p_value, 2)} (Wilcoxon)" in page.locator("#said").inner_text()
     page.locator("#b").select_option("factors")

@@ -47,10 +47,14 @@ def run(each, root, only=SOME, its=None):
 def test_the_exact_posterior_is_exact_on_every_kind_of_task(tmp_path):
     found = run(built_in(), tmp_path)
     assert [cell.status for cell in found.cells] == ["ok"] * 3
-    assert all(abs(cell.scores.kl) < 1e-9 for cell in found.cells)
+    for cell in found.cells:
+        scores = cell.scores
+        assert max(map(abs, (scores.kl, scores.joint_predictive_kl_test, scores.joint_predictive_kl_box))) < 1e-9
+        assert abs(scores.objective_gap) < 1e-9
+        assert cell.task.map_joint_predictive_kl_test > 0  # a point mass is worse
     assert [cell.place for cell in found.cells] == SOME
     factorised = run(built_in(family="ffg"), tmp_path, SOME[1:2])
-    assert abs(factorised.cells[0].kl_above_floor) < 1e-9
+    assert factorised.cells[0].scores.kl == pytest.approx(factorised.cells[0].task.ffg_floor, abs=1e-9)
 
 
 def test_runs_of_several_machines_name_them_all():

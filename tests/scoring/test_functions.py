@@ -15,6 +15,7 @@ from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.scoring import distances
 from fsvi_bench.scoring.distances import draws_distances, gaussian_distances
 from fsvi_bench.scoring.functions import functions_of
+from fsvi_bench.scoring.points import points_mmd2
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as scores_of
 from fsvi_bench.tasks.task import Task
@@ -43,6 +44,27 @@ def test_mmd2_and_energy_distance_of_the_exact_posteriors_draws_are_0_on_average
             values = np.array([each[name] for each in found])
             assert (abs(values.mean()) < 3 * stats.sem(values)) == unbiased, name
         assert min(each["mmd2_test"] for each in found) < 0
+
+
+@pytest.mark.parametrize("n", [2, 7])
+def test_mmd2_of_points_has_the_stated_mean_and_deviation_for_draws_of_the_exact_posterior(problem, n):
+    """Over 2,000 repeats; the sampling error of the deviation is found by the bootstrap."""
+    q, rng = exact(problem), np.random.default_rng(0)
+    found = [points_mmd2(q.sample(n, seed) @ problem.Phi_test.mT, problem) for seed in range(2000)]
+    values = np.array([each.value for each in found])
+    assert abs(values.mean() - found[0].of_draws) < 3 * stats.sem(values)
+    resampled = rng.choice(values, (200, len(values))).std(1)
+    assert abs(values.std() - found[0].deviation) < 3 * resampled.std()
+    assert values.min() > 0
+
+
+def test_two_points_that_were_placed_gain_nothing_in_mmd2_of_points(problem):
+    """Without the pairs i = i, two points at opposite sides of the mean are better than the exact posterior itself."""
+    f, exact_draws = problem.truth.posterior.mean, exact(problem).sample(100, 1)
+    placed = torch.stack([f + step * problem.truth.covariance_tril[:, 0] for step in (-1.5, 1.5)]) @ problem.Phi_test.mT
+    assert draws_distances(placed, problem)["mmd2_test"] < 0
+    found, of_draws = (points_mmd2(each, problem) for each in (placed, exact_draws @ problem.Phi_test.mT))
+    assert found.value > 10 * of_draws.value
 
 
 def test_distances_of_many_functions_are_means_over_parts_of_them(problem, monkeypatch):

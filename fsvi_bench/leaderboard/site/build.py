@@ -16,21 +16,25 @@ from markupsafe import Markup
 from pydantic_core import to_json
 
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
-from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
+from fsvi_bench.leaderboard.entry import SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
 from fsvi_bench.leaderboard.ranking import (
-    ACROSS,
     HEADLINES,
+    SHOWN,
     Line,
     Score,
+    Spread,
     Table,
+    dataset_medians,
     p_value,
     paired,
     rank,
     run_frame,
     score_frame,
+    spreads,
+    tables_of,
 )
-from fsvi_bench.leaderboard.result import TaskFacts
+from fsvi_bench.leaderboard.result import TaskFacts, Waypoint
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
@@ -42,6 +46,8 @@ from fsvi_bench.tasks.splits import ranges
 SITE = "site"  #: default folder, in that of the leaderboard
 FRACTIONS = (0.01, 0.1, 1.0)  #: fractions of a run's steps
 PANEL = 2.35  #: inches
+COURSE: tuple[Score, ...] = ("kl", "joint_predictive_kl_test", "joint_predictive_kl_box")  #: scores of waypoints
+COMPARED = ("posterior", "joint")  #: tables by whose scores two entries are compared: the first that has both
 
 
 def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board, list[str]]:
@@ -78,20 +84,28 @@ class Site:
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
 
     @property
+    def some_before_closing(self) -> bool:
+        """Whether some results were made while the edition was open, so that those made later are marked."""
+        return any(each.result is not None and each.result.edition_status == "open" for each in self.shown.values())
+
+    @cached_property
     def point_mass(self) -> Line:
-        """The MAP, a point mass at the exact mean, as a line for the singular track: medians over ranked tasks."""
-        edition = self.board.edition
+        """The MAP, a point mass at the exact mean, as a line of the joint table. Each ranked task counts once."""
         rows = [dict(task) | {"dataset": place.dataset} for place, task in self.tasks.items() if place.kind == "ranked"]
-        tasks = pd.DataFrame(rows).rename(columns=lambda name: name.removeprefix("map_"))
-        scores = tasks.groupby("dataset")[ACROSS].median().to_dict()
-        counted = tasks[tasks["dataset"].isin(edition.ranked_datasets)]
-        medians = counted[["predictive_kl_test", "predictive_kl_box"]].median().to_dict()
-        return Line(WORDS["map"], 0, math.nan, None, None, {}, scores, medians, math.nan, 0, 0, None)
+        tasks, names = pd.DataFrame(rows).set_index("dataset"), HEADLINES["joint"]
+        scores = tasks[[f"map_{name}" for name in names]].astype(float)
+
+        def of(datasets: list[str]) -> dict[str, Any]:
+            return dict(zip(names, spreads(scores.loc[datasets].to_numpy()), strict=True))
+
+        by_dataset = {each: of([each]) for each in self.board.edition.datasets}
+        over = dict.fromkeys(SHOWN, Spread(*[math.nan] * 4)) | of(self.board.edition.ranked_datasets)
+        return Line(WORDS["map"], 0, math.nan, None, None, {}, by_dataset, over, None, math.nan, 0, 0, None)
 
     def lines(self, key: str) -> list[Line]:
-        """The lines of a table; in the singular track the first is the MAP, which a posterior should beat."""
+        """The lines of a table; in that of all entries the first is the MAP, which a posterior should beat."""
         lines = self.tables[key].lines
-        return [self.point_mass, *lines] if lines and key == "singular" else lines
+        return [self.point_mass, *lines] if lines and key == "joint" else lines
 
     def page(self, template: str, **context: Any) -> bytes:
         """Renders a template; `root` is the relative path to the first page."""
@@ -120,18 +134,19 @@ def _card(dataset: str) -> Card | None:
 
 
 def _dataset_page(site: Site, dataset: str) -> bytes:
-    """The page of a data set: its card, its tasks, and the entries of each track, the closest first."""
+    """The page of a data set: its card, its tasks, and the entries of each table, the closest first."""
     rivals = {}
-    for track in TRACKS:
-        lines = sorted(site.lines(track), key=lambda line: (line.scores[dataset], line.name))
-        rivals[track] = [*zip(lines, positions([line.scores[dataset] for line in lines]), strict=True)]
+    for key, table in site.tables.items():
+        lines = sorted(site.lines(key), key=lambda line: (line.ranks.get(dataset, 0.0), line.name))
+        medians = ([line.by_dataset[dataset][score].median for line in lines] for score in table.scores)
+        axes = [positions(each) for each in medians]
+        rivals[key] = [(line, dict(zip(table.scores, x, strict=True))) for line, *x in zip(lines, *axes, strict=True)]
     return site.page(
         "dataset.html.j2",
         dataset=dataset,
         tasks=[(place, task) for place, task in site.tasks.items() if place.dataset == dataset],
         with_real_targets=WITH_REAL_TARGETS,
-        rivals={track: rows for track, rows in rivals.items() if rows},
-        headlines=HEADLINES,
+        rivals={key: rows for key, rows in rivals.items() if rows},
     )
 
 
@@ -144,31 +159,32 @@ def positions(scores: Sequence[float]) -> list[float]:
 
 def _method_page(site: Site, standing: Standing) -> bytes:
     """The page of an entry: its description, its results, and the commands that reproduce them."""
-    score = HEADLINES[standing.track]
-    course = _course(standing, score)
+    lines = {key: line for key, table in site.tables.items() for line in table.lines if line.name == standing.name}
+    score: Score = "kl" if "posterior" in lines else "joint_predictive_kl_box"
+    course = _course(standing)
     return site.page(
         "method.html.j2",
         standing=standing,
-        lines={key: line for key, table in site.tables.items() for line in table.lines if line.name == standing.name},
-        score=score,
-        curves=_curves(course, standing),
+        lines=lines,
+        suspicion=max((line.suspicion for line in lines.values() if line.suspicion is not None), default=None),
+        by_score={score: line for key, line in lines.items() for score in HEADLINES[key]},
+        drawn=score,
+        curves=_curves(course.assign(score=course[score]), standing),
         along=_along(course[course["dataset"].isin(site.board.edition.ranked_datasets)]),
         run_command=_run_command(site, standing),
     )
 
 
-def _course(standing: Standing, score: Score) -> pd.DataFrame:
-    """The main score of the ranked runs at their waypoints; infinite where it is missing."""
+def _course(standing: Standing) -> pd.DataFrame:
+    """The scores of the ranked runs at their waypoints; infinite where they are missing."""
     rows = [
-        dict(point)
-        | {"kl_above_floor": point.kl - cell.task.ffg_floor, "dataset": cell.dataset}
-        | {"run": f"{cell.dataset} {cell.number} {cell.seed}"}
+        dict(point) | {"dataset": cell.dataset, "run": f"{cell.dataset} {cell.number} {cell.seed}"}
         for cell in standing.cells
         if cell.kind == "ranked"
         for point in cell.waypoints
     ]
-    course = pd.DataFrame(rows, columns=["dataset", "run", "steps", "seconds", score])
-    return course.rename(columns={score: "score"}).astype({"score": float}).fillna({"score": math.inf})
+    course = pd.DataFrame(rows, columns=["dataset", "run", *Waypoint.model_fields])
+    return course.astype(dict.fromkeys(COURSE, float)).fillna(dict.fromkeys(COURSE, math.inf))
 
 
 def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
@@ -192,7 +208,7 @@ def _along(course: pd.DataFrame) -> list[Any]:
         course[first | (course["steps"] <= fraction * last)].groupby("run").last().assign(fraction=fraction)
         for fraction in FRACTIONS
     ]
-    medians = pd.concat(parts).groupby("fraction")[["steps", "seconds", "score"]].median()
+    medians = pd.concat(parts).groupby("fraction")[["steps", "seconds", *COURSE]].median()
     return [*medians.itertuples()]
 
 
@@ -212,15 +228,16 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
     Only the earlier entry of a pair has the comparison, which halves the size; for the later one, signs are reversed.
     """
     shown, datasets = [*site.shown.values()], site.board.edition.datasets
-    runs = run_frame(shown)
-    frames = {score: score_frame(runs, score) for score in set(HEADLINES.values())}
+    runs, inside = run_frame(shown), {each.name: tables_of(each) for each in shown}
+    frames = {key: [score_frame(runs, score) for score in HEADLINES[key]] for key in COMPARED}
     for place, a in enumerate(shown, 1):
-        found: dict[str, Any] = {"name": a.name, "track": a.track, "comparisons": {}}
-        for key, score in (("same", HEADLINES[a.track]), ("other", ACROSS)):
-            medians = frames[score][a.name].groupby("dataset").median()[datasets]
-            found[key] = {"score": WORDS["scores"][score], "medians": [(digits(each), each) for each in medians]}
-            names = [b.name for b in shown[place:] if (b.track == a.track) == (key == "same")]
-            for name, pair in zip(names, paired(frames[score], a.name, names, datasets), strict=True):
+        found: dict[str, Any] = {"name": a.name, "comparisons": {}}
+        for key in (key for key in COMPARED if key in inside[a.name]):
+            medians = dataset_medians(frames[key], a.name, datasets)
+            words = " / ".join(WORDS["scores"][score] for score in HEADLINES[key])
+            found[key] = {"score": words, "medians": [(" / ".join(map(digits, each)), each[0]) for each in medians]}
+            names = [b.name for b in shown[place:] if b.name not in found["comparisons"] and key in inside[b.name]]
+            for name, pair in zip(names, paired(frames[key], a.name, names, datasets), strict=True):
                 hundredths = np.rint(100 * pair).astype(int).ravel().tolist()
                 found["comparisons"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
         yield a.name, found
@@ -229,7 +246,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
 def _leaderboard_json(site: Site) -> bytes:
     """All data of the pages as JSON, with infinity and NaN as strings."""
     document = {
-        "format": "fsvi-leaderboard/2",
+        "format": "fsvi-leaderboard/3",
         "edition": site.board.edition,
         "tables": site.tables,
         "entries": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS
+from fsvi_bench.leaderboard.ranking import REFERENCES
 from fsvi_bench.presenting.looks import ASSETS as SHARED
 from fsvi_bench.presenting.looks import colour_variable, look
 from fsvi_bench.presenting.plots import digits
@@ -29,7 +31,7 @@ def templates() -> Environment:
     """The templates of the site, with their shared globals and filters."""
     found = environment(ASSETS, SHARED)
     found.finalize = visible
-    found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable)
+    found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable, columns=REFERENCES)
     found.filters.update(digits=digits, interval=interval)
     found.globals["cells"] = found.get_template("cells.html.j2").module
     return found
@@ -43,26 +45,28 @@ def asset_files() -> dict[str, bytes]:
 
 
 @pass_context
-def _table(context: Context, name: str, rows: Collection[Any], label: str, **attributes: str) -> Markup:
-    """Renders a table of `words.yaml`, with a line per `row` of `rows`. Columns are expressions; `*`: all data sets."""
-    spec, shared = WORDS["tables"][name], context.get_all()
-    datasets = shared["edition"].datasets
-    columns = dict(_columns(spec["columns"], datasets))
+def _table(
+    context: Context, name: str, rows: Collection[Any], label: str, scores: Sequence[str] = (), **attributes: str
+) -> Markup:
+    """Renders a table of `words.yaml`, with a line per `row` of `rows`. Columns are expressions; `*` stands for all
+    data sets, and `+` for all of `scores`."""
+    spec, shared = WORDS["tables"][name], context.get_all() | {"scores": scores}
+    several = {"*": {_heading(each): each for each in shared["edition"].datasets},
+               "+": {WORDS["headings"][each]: each for each in scores}}  # fmt: skip
+    columns = dict(_columns(spec["columns"], several))
     expression = _expression(", ".join(columns.values()))
     cells = [[*map(_value, expression({**shared, "row": row, "rows": rows}))] for row in rows]
     found = Table(columns=[*columns], rows=cells)
-    groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
+    groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, several)}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
     return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
 
 
-def _columns(columns: Mapping[str, str], datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Headings and expressions of columns; in that of `*`, `dataset` is replaced by the name of each data set."""
+def _columns(columns: Mapping[str, str], several: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Headings and expressions of columns; in those of `*` and `+`, `each` is replaced by each of the names."""
     for heading, of in columns.items():
-        if heading == "*":
-            yield from ((_heading(each), of.replace("dataset", repr(each))) for each in datasets)
-        else:
-            yield heading, of
+        for own, name in several.get(heading, {heading: "each"}).items():
+            yield own, re.sub(r"\beach\b", repr(name) if heading in several else name, of)
 
 
 @cache

@@ -40,7 +40,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
   const draw = (a, b) => {
     const [p, ratios] = pair(a, b);
-    const kind = a.track === b.track ? "same" : "other";
+    const kind = a.posterior && b.posterior ? "posterior" : "joint";
     [first, second].forEach((select, column) => { headings[column + 1].textContent = select.selectedOptions[0].textContent; });
     ratios.forEach(([ratio, low, high], place) => {
       const [, ...cells] = rows[place].cells;

@@ -12,14 +12,23 @@
   }
 
   const filter = document.getElementById("filter");
+  const family = document.getElementById("family");
   const kept = document.getElementById("kept");
-  filter?.addEventListener("input", () => {
+  const narrow = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = [...document.querySelectorAll("table.results tbody.rivals tr")];
+    const rows = [...document.querySelectorAll(".places > .scroll tbody.rivals tr")];
     for (const row of rows) {
       const text = row.cells[0].textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
+      const other = family.value && row.querySelector(".family").textContent !== family.value;
+      row.hidden = other || !words.every((word) => text.includes(word));
     }
-    kept.textContent = words.length ? `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows` : "";
-  });
+    const passed = new Set(rows.filter((row) => !row.hidden).map((row) => row.querySelector("a").href));
+    for (const row of document.querySelectorAll(".places details tbody tr")) {
+      row.hidden = !passed.has(row.querySelector("a").href);
+    }
+    const all = !words.length && !family.value;
+    kept.textContent = all ? "" : `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
+  };
+  filter?.addEventListener("input", narrow);
+  family?.addEventListener("change", narrow);
 })();
