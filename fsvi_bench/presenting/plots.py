@@ -349,8 +349,11 @@ class FigureSpec(_Spec):
         """Adds a legend with every label once, those of the panel with most labels first."""
         entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
         named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
-        place = "upper" if self.x else "lower"  # below the panels it would cover the common label
-        figure.legend([*named.values()], [*named], loc=f"outside {place} center", ncols=self.legend)
+        # Below the panels it would cover their common label.
+        figure.legend(
+            [*named.values()], [*named], ncols=self.legend,
+            loc="outside upper center" if self.x else "outside lower center",
+        )  # fmt: skip
 
     def _repeated(self, column: str, values: Iterable[Any], frames: Frames) -> list[Panel]:
         panels = []

@@ -91,13 +91,6 @@ def exact_predictive(problem: Task, Phi: Features) -> Predictive:
     return predictive_moments(problem, Phi, problem.truth.posterior.mean, problem.truth.covariance_tril)
 
 
-def map_predictive_kl(problem: Task, Phi: Features) -> float:
-    """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)): of a point mass at the exact mean m (MAP)."""
-    exact = exact_predictive(problem, Phi)
-    noise = problem.frozen.noise_variance.expand_as(exact.mean)
-    return float(normal_kl(*exact, exact.mean, noise).mean())
-
-
 def moment_scores(mean: Vector, tril: Matrix, problem: Task) -> dict[str, float]:
     """Scores of the Gaussian with these moments."""
     truth, predictive = problem.truth, predictive_moments(problem, problem.Phi_test, mean, tril)
