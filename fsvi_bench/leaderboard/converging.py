@@ -31,7 +31,7 @@ def objective_gap(entry: Entry, q: Posterior, task: Task, seed: int) -> float | 
         return None
     terms = _terms(q.map(lambda tensor: tensor[None]), isinstance(method, GaussianDropout))
     gap = method.objective(0, task, q=terms) - optimum.value
-    return None if math.isnan(gap) else gap
+    return gap if gap > -math.inf else None  # NaN is not greater
 
 
 def _terms(q: Posterior, multiplicative: bool) -> object:

@@ -55,7 +55,7 @@ class ShortScores(Strict):
     predictive_kl_box: Nats | None
     mmd2: Number | None  #: of particles; see `scoring.points.points_mmd2`
     mmd2_of_draws: Number | None  #: its mean for as many draws of the exact posterior
-    mmd2_deviation: Number | None  #: its standard deviation for them
+    mmd2_deviation: Annotated[Number, Field(ge=0)] | None  #: its standard deviation for them
     objective_gap: Extended | None  #: computed by the verifier; null if unknown
     nlpd: Number | None
     nlpd_gap: Number | None
@@ -63,6 +63,12 @@ class ShortScores(Strict):
     smallest_variance_ratio: Number
     median_variance_ratio: Number
     largest_variance_ratio: Number
+
+    @model_validator(mode="after")
+    def _whole(self) -> ShortScores:
+        if len({each is None for each in (self.mmd2, self.mmd2_of_draws, self.mmd2_deviation)}) > 1:
+            raise ValueError("expected either all of mmd2, mmd2_of_draws and mmd2_deviation, or none")
+        return self
 
     @staticmethod
     def of(scores: Scores, mmd2: PointsMmd2 | None, objective_gap: float | None) -> ShortScores:

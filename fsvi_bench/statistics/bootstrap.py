@@ -117,7 +117,7 @@ def _resampled(
     resamples = [np.nonzero(drawn == d)[0] for d in range(len(names))]
     found = [ranks(name, len(own)) for name, own in zip(names, resamples, strict=True)]
     totals = np.zeros((n_resamples, found[0].shape[1]))
-    # Ranks are multiples of ½, so their sums are exact in any order.
+    # Ranks of `bootstrap_ranks` are multiples of ½, so their sums are exact in any order.
     np.add.at(totals, np.concatenate(resamples), np.concatenate(found))
     return totals / len(names)
 

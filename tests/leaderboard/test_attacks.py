@@ -198,6 +198,7 @@ def test_a_file_swapped_after_reading_changes_nothing(tmp_path):
         ('"seconds":1.0', '"seconds":-1.0'), ('"seconds":1.0', '"seconds":1'), ('"steps":100', '"steps":1e2'),
         ('"kl":1.0', '"kl":1.00'), ('"rmse":1.0', '"rmse":"Infinity"'), ('"hardware": "a', '"hardware": "\\ud800'),
         ('"isolation": "', '"isolation": "<b>'), ('"cells": [', '"rank": 1, "cells": ['),
+        ('"mmd2":null', '"mmd2":0.5'),  # without its deviation it would tie with every worse score
     ],
 )  # fmt: skip
 def test_a_result_that_reads_two_ways_or_holds_no_score_is_stale(tmp_path, old, new):
