@@ -12,7 +12,9 @@ from fsvi_bench.methods.functional import FunctionalMethod
 
 #: With M ≥ k, A determines every weight; the learning rate decays to 0.
 _EXACT_LIMIT = ExactLimit(
-    {"M": 60, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 1500}, tolerance=0.01
+    {"M": 60, "minibatch": "full", "lr": 0.2, "off_diagonal_lr": 1, "lr_schedule": "cosine"}
+    | {"averaging": 0, "max_steps": 1500},
+    tolerance=0.01,
 )
 
 

@@ -90,7 +90,8 @@ class TrainableGaussian(TrainablePosterior):
             zeros = torch.zeros(B, self.width, self.width, dtype=torch.float64)
             self.lower = nn.Parameter(zeros)
             eye = torch.eye(self.width, dtype=torch.float64)
-            self.register_buffer("mask", eye + off_diagonal * torch.ones_like(eye).tril(-1), persistent=False)
+            # A part of the state: parameters mean nothing without their factor.
+            self.register_buffer("mask", eye + off_diagonal * torch.ones_like(eye).tril(-1))
         else:
             self.log_scale = parameter(B, self.width)
 

@@ -69,6 +69,7 @@ def test_adam_on_randa_reaches_the_exact_posterior_if_A_sees_every_weight(boston
     data = TrainingData.of([boston])
     assert {rank(A[0]) for A in drawn_sets(data, 120, [1])} == {100}
     settings = {"M": 120, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 2500}
+    settings |= {"off_diagonal_lr": 1, "averaging": 0}
     method = trained_method("rand-a", data, "full", settings)
     assert -1e-9 < trace_scores(method.posterior()[0], boston).kl < 1e-2
 

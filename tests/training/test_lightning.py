@@ -108,7 +108,8 @@ def test_a_run_that_the_trainers_own_max_steps_cut_goes_on_from_its_checkpoint(t
 def test_a_checkpoint_of_weights_alone_gives_the_posterior_back(tmp_path):
     begun = make("rand-a", "full", {"M": 10}, steps=27)
     trained(begun, max_steps=11).save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
-    loaded = RandA.load_from_checkpoint(tmp_path / "weights.ckpt", tasks=toy_problems(2), M=10, max_steps=27)
+    settings = {"M": 10, "max_steps": 27, "averaging": begun.options.averaging}
+    loaded = RandA.load_from_checkpoint(tmp_path / "weights.ckpt", tasks=toy_problems(2), **settings)
     assert same(loaded.posterior(), begun.posterior())
 
 
@@ -158,7 +159,7 @@ def test_natural_gradients_log_the_objective():
 
 def test_ssge_logs_the_objective(tmp_path):
     """In closed form at the q and the set of the logged step, not the surrogate that it descends."""
-    settings = {"M": 10, "minibatch": 7, "S": 12}
+    settings = {"M": 10, "minibatch": 7, "S": 12, "lr_schedule": "constant", "averaging": 0}
     before, method = (make("ssge", "full", settings, steps) for steps in (9, 10))
     fitted(before, tmp_path / "before")
     trainer = fitted(method, tmp_path / "logged")
