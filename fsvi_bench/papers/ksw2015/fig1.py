@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
 import pandas as pd
+import torch
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
+from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, errors, split, train
+from fsvi_bench.papers.side_by_side import side_by_side
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
@@ -32,37 +38,53 @@ class Settings(Plain):
     training: TrainSettings
 
 
-def train_and_test(variant: str, width: int, repeat: int, training: TrainSettings, images: ImageSource) -> Row:
-    """The test error after the epoch chosen on the validation set, and the layers' final drop rates."""
+def train_and_test(width: int, runs: Sequence[tuple[str, int]], training: TrainSettings, images: ImageSource) -> Row:
+    """Networks of one width, trained side by side: for each variant and repeat of `runs` the test error after the epoch
+    chosen on the validation set, and the layers' final drop rates."""
     use_one_thread()
-    kind, kl_scale = VARIANTS[variant]
-    seed = derive_seed("width sweep", training.seed, repeat) % 2**31  # the same initial values for every variant
-    training = training.model_copy(update={"kl_scale": kl_scale, "seed": seed})
     loaded = images.load()
-    kept, validation = split(loaded, training)
-    network = Classifier(loaded, NoiseSettings(kind=kind), width, seed)  # one α per layer
-    epochs = train(network, kept, training)
-    averaged = next(epochs)  # the initial network; the same module is yielded after each epoch
-    test = loaded.x_test, loaded.y_test
-    errors = [(error_rate(averaged, *validation), error_rate(averaged, *test)) for averaged in epochs]
-    best = int(np.argmin([on_validation for on_validation, _ in errors]))
-    rates = [layer.mean_drop_rate() for layer in averaged.layers]
-    return {"test_error": errors[best][1], "best_epoch": best + 1, "drop_rates": rates}
+    noise = [NoiseSettings(kind=VARIANTS[variant][0]) for variant, _ in runs]  # one α per layer
+    # The same initial values, minibatches and validation set for every variant.
+    seeds = [derive_seed("width sweep", training.seed, repeat) % 2**31 for _, repeat in runs]
+    out, _ = split(len(loaded.x_train), training.validation_share, seeds)
+    out = out.to(images.device)
+    network = Classifier(loaded, noise, width, seeds)
+    epochs = train(network, loaded, training, [VARIANTS[variant][1] for variant, _ in runs])
+    averaged = next(epochs)  # the initial networks; the same module is yielded after each epoch
+    on_validation, on_test = [], []
+    for averaged in epochs:
+        on_validation.append(errors(averaged, loaded.x_train[out], loaded.y_train[out]))
+        on_test.append(errors(averaged, loaded.x_test, loaded.y_test))
+    best = torch.stack(on_validation).cpu().numpy().argmin(0)  # the first of equals
+    test_errors = torch.stack(on_test).cpu()
+    rates = zip(*(layer.mean_drop_rates() for layer in averaged.layers), strict=True)
+    return {
+        "networks": [
+            {
+                "variant": variant,
+                "repeat": repeat,
+                "test_error": float(test_errors[epoch, place]),
+                "last_test_error": float(test_errors[-1, place]),
+                "best_epoch": int(epoch) + 1,
+                "rate": sum(of_layers) / len(of_layers),
+                "rate_of_inputs": of_layers[0],
+                "rate_of_hidden": sum(of_layers[1:]) / len(of_layers[1:]),
+            }
+            for place, ((variant, repeat), epoch, of_layers) in enumerate(zip(runs, best, rates, strict=True))
+        ]
+    }
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     images = ImageSource.find(context)
-    grid = {"variant": VARIANTS, "width": sorted(settings.widths), "repeat": range(settings.repeats)}
-    networks = context.table(train_and_test, grid, training=settings.training, images=images)
-    rates = np.array(networks["drop_rates"].tolist())  # layers in columns
-    networks = networks.assign(
-        images=images.name,
-        error=100 * networks["test_error"],
-        rate=rates.mean(1),
-        rate_of_inputs=rates[:, 0],
-        rate_of_hidden=rates[:, 1:].mean(1),
-    )
-    return findings(networks)
+    by_type = defaultdict(list)  # noise on inputs and noise on weights are different computations
+    for variant, repeat in product(VARIANTS, range(settings.repeats)):
+        by_type[VARIANTS[variant][0].endswith("-b")].append((variant, repeat))
+    runs = [each for of_type in by_type.values() for each in side_by_side(of_type, context.device)]
+    grid: dict[str, Sequence[Any]] = {"width": sorted(settings.widths), "runs": runs}
+    parts: Any = context.table(train_and_test, grid, training=settings.training, images=images).to_dict("records")
+    networks = pd.json_normalize(parts, "networks", "width").astype({"width": int})
+    return findings(networks.assign(images=images.name, error=100 * networks["test_error"]))
 
 
 def findings(networks: pd.DataFrame) -> Frames:

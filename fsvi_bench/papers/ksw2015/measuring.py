@@ -26,7 +26,7 @@ certain of most images and very wrong about a few. The bound is valid with mean_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
@@ -38,7 +38,6 @@ from jaxtyping import Float
 from pydantic import Field, NonNegativeInt, PositiveInt
 from scipy.stats import kurtosis
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.utils.benchmark import Timer
 
 from fsvi_bench.errors import InputError
@@ -50,12 +49,14 @@ from fsvi_bench.papers.ksw2015.networks import (
     Kind,
     NoiseSettings,
     TrainSettings,
-    error_rate,
-    split,
+    adam,
+    cross_entropies,
+    errors,
     step,
     train,
 )
 from fsvi_bench.papers.parts import Plain, Row
+from fsvi_bench.papers.side_by_side import Streams
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -103,7 +104,7 @@ class VarianceSettings(Plain):
 def gradient_variances(
     network: Classifier, images: Images, settings: VarianceSettings, seed: int, epochs: int
 ) -> Iterator[dict[str, Any]]:
-    """A fixed network's entries of a table, with standard errors; each estimator has its own random stream.
+    """One fixed network's entries of a table, with standard errors; each estimator has its own random stream.
 
     "no-noise" is the variance from the choice of the minibatch alone.
     """
@@ -123,14 +124,14 @@ def gradient_draws(
     The coordinates do not depend on `seed`, so estimators are compared at the same coordinates.
     """
     device, N = images.x_train.device, len(images.x_train)
-    noise, rows = stream(device, *seed, "noise"), stream("cpu", *seed, "rows")
+    noise, rows = [stream(device, *seed, "noise")], stream("cpu", *seed, "rows")
     watched = watched_parameters(network, estimator)
     chosen = {group: _coordinates(p, settings.coordinates, group).to(device) for group, p in watched.items()}
     draws: dict[tuple[str, str], list[Tensor]] = {group: [] for group in watched}
     for _ in range(settings.repetitions):
         batch = draw_rows(N, settings.minibatch, "with-replacement", rows).to(device)
         logits = network(images.x_train[batch], noise, estimator)
-        estimate = (-N / len(batch)) * cross_entropy(logits, images.y_train[batch], reduction="sum")
+        estimate = (-N / len(batch)) * cross_entropies(logits, images.y_train[batch]).sum()
         for group, gradient in zip(watched, torch.autograd.grad(estimate, list(watched.values())), strict=True):
             draws[group].append(gradient.flatten()[chosen[group]].double().cpu())
     return {group: torch.stack(each) for group, each in draws.items()}
@@ -139,7 +140,7 @@ def gradient_draws(
 def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
     """Parameters of the bottom and top layers by (layer, parameter); log α if it is learnt and there is noise."""
     bottom, *_, top = network.layers
-    learnt = bottom.noise.is_variational and estimator != "no-noise"
+    learnt = bottom.noise[0].is_variational and estimator != "no-noise"
     names = ("theta", "log_alpha") if learnt else ("theta",)
     layers = {"bottom": bottom, "top": top}
     return {(place, name): getattr(layer, name) for place, layer in layers.items() for name in names}
@@ -197,50 +198,51 @@ class Law(NamedTuple):
         return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
 
 
-def measure_law(
-    network: Classifier,
-    images: Images,
-    settings: MinibatchLawSettings,
-    sampling: Sampling,
-    estimator: Estimator,
-    seed: int,
-) -> pd.DataFrame:
-    """A fixed network's variance at each minibatch size M, and the prediction from passes over all data.
+def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
+    """One fixed network's variance at each minibatch size M, for each estimator and way of drawing minibatches, and the
+    prediction from passes over all data.
 
-    Each size, estimator and pass has its own random stream.
+    Each size, estimator and pass has its own random stream; both ways of drawing have the same ones.
     """
-    N, device, parts = len(images.x_train), images.x_train.device, ("minibatch law", seed, estimator)
+    N, device = len(images.x_train), images.x_train.device
 
-    def measured(M: int) -> tuple[float, float]:
-        noise, rows = stream(device, *parts, M, "noise"), stream("cpu", *parts, M, "rows")
+    def measured(M: int, sampling: Sampling, *parts: str | int) -> tuple[float, float]:
+        noise, rows = [stream(device, *parts, M, "noise")], stream("cpu", *parts, M, "rows")
         batches = (draw_rows(N, M, sampling, rows).to(device) for _ in range(settings.repetitions))
         means = [log_likelihoods(network, images, batch, noise, estimator).mean() for batch in batches]
-        return mean_variance(torch.stack(means)[:, None])
+        return mean_variance(torch.stack(means)[:, None].cpu())
 
-    noise, everything = stream(device, *parts, "passes"), torch.arange(N, device=device)
-    passes = [log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes)]
-    law = law_of(torch.stack(passes), shares_noise=estimator == "per-minibatch")
-    sizes = pd.DataFrame({"M": settings.sizes})
-    sizes[["variance", "error"]] = [measured(M) for M in settings.sizes]
-    return sizes.assign(
-        sampling=sampling,
-        estimator=estimator,
-        expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
-        predicted=law.predicted(sizes["M"], sampling),
-        printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
-        corrected_bound=law.bound(law.second_moment, sizes["M"]),
-        V_of_passes=law.V,
-        **law._asdict(),
-    )
+    found: list[pd.DataFrame] = []
+    estimators: tuple[Estimator, ...] = ("local", "per-minibatch")
+    for estimator in estimators:
+        parts = ("minibatch law", seed, estimator)
+        noise, everything = [stream(device, *parts, "passes")], torch.arange(N, device=device)
+        passes = (log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes))
+        law = law_of(torch.stack([each.cpu() for each in passes]), shares_noise=estimator == "per-minibatch")
+        for sampling in get_args(Sampling):
+            sizes = pd.DataFrame({"M": settings.sizes})
+            sizes[["variance", "error"]] = [measured(M, sampling, *parts) for M in settings.sizes]
+            sizes = sizes.assign(
+                sampling=sampling,
+                estimator=estimator,
+                expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
+                predicted=law.predicted(sizes["M"], sampling),
+                printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
+                corrected_bound=law.bound(law.second_moment, sizes["M"]),
+                V_of_passes=law.V,
+                **law._asdict(),
+            )
+            found.append(sizes)
+    return pd.concat(found)
 
 
 @torch.no_grad()
 def log_likelihoods(
-    network: Classifier, images: Images, rows: Tensor, generator: torch.Generator, estimator: Estimator
+    network: Classifier, images: Images, rows: Tensor, noise: Streams, estimator: Estimator
 ) -> Float[Tensor, " M"]:
-    """log p(y_i | x_i, w) of each row with one draw of the noise, in float64."""
-    logits = network(images.x_train[rows], generator, estimator)
-    return -cross_entropy(logits.double(), images.y_train[rows], reduction="none").cpu()
+    """log p(y_i | x_i, w) of each row under one network with one draw of the noise, in float64."""
+    logits = network(images.x_train[rows], noise, estimator)
+    return -cross_entropies(logits.double(), images.y_train[rows])[0]
 
 
 def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
@@ -286,34 +288,37 @@ NOISES = {  # one α per weight, or per input
 
 def train_and_measure(
     table: str,
-    network: int,
+    networks: Sequence[int],
     images: ImageSource,
     width: int,
     training: TrainSettings,
     variance: VarianceSettings,
     law: MinibatchLawSettings,
 ) -> Row:
-    """Trains with the local estimator, and measures all estimators at each checkpoint with the averaged weights.
+    """Trains networks side by side with the local estimator, and measures all estimators at each checkpoint with the
+    averaged weights.
 
-    `test_error` is the final error rate; `sizes` are the results by minibatch size of the trained network, for table 1.
+    `test_errors` are the final error rates; `sizes` are the results by minibatch size of the trained networks, for
+    table 1.
     """
     use_one_thread()
-    loaded, seed = images.load(), derive_seed("ksw2015-variance", network) % 2**31
-    training = training.model_copy(update={"seed": seed, "epochs": max(variance.checkpoints)})
-    kept, _ = split(loaded, training)
+    loaded, seeds = images.load(), [derive_seed("ksw2015-variance", network) % 2**31 for network in networks]
+    training = training.model_copy(update={"epochs": max(variance.checkpoints)})
+    classifier = Classifier(loaded, [NOISES[table]] * len(networks), width, seeds)
     variances: Rows = []
-    for epochs, trained in enumerate(train(Classifier(loaded, NOISES[table], width, seed), kept, training)):
+    for epochs, trained in enumerate(train(classifier, loaded, training)):
         if epochs in variance.checkpoints:
-            variances.extend(gradient_variances(trained, loaded, variance, seed, epochs))
-    sizes = measure_laws(trained, loaded, law, seed).to_dict("records") if table == "table 1" else []
-    test_error = error_rate(trained, loaded.x_test, loaded.y_test)
-    return {"variances": variances, "sizes": sizes, "test_error": test_error}
-
-
-def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
-    """Variances by minibatch size, for each estimator and way of drawing minibatches."""
-    cases: list[tuple[Sampling, Estimator]] = list(product(get_args(Sampling), ("local", "per-minibatch")))
-    return pd.concat([measure_law(network, images, settings, *case, seed) for case in cases])
+            for place, (network, seed) in enumerate(zip(networks, seeds, strict=True)):
+                one = trained.alone(place).requires_grad_()
+                found = gradient_variances(one, loaded, variance, seed, epochs)
+                variances.extend({"network": network, **each} for each in found)
+    sizes: Rows = []
+    for place, (network, seed) in enumerate(zip(networks, seeds, strict=True)):
+        if table == "table 1":
+            of_one = measure_laws(trained.alone(place), loaded, law, seed)
+            sizes.extend(of_one.assign(network=network).to_dict("records"))
+    test_errors = errors(trained, loaded.x_test, loaded.y_test).tolist()
+    return {"variances": variances, "sizes": sizes, "test_errors": test_errors}
 
 
 # --- Speed (KSW, section 5: 1,635 s per epoch with a sample per point, 7.4 s local) -----------------------------------
@@ -352,7 +357,8 @@ def time_steps(settings: TimingSettings, images: ImageSource) -> Row:
 
 def _timer(name: str, settings: TimingSettings, images: Images) -> Timer:
     (kind, estimator), M = TIMED[name], settings.minibatch
-    network, N = Classifier(images, NoiseSettings(kind=kind), settings.width, 0), len(images.x_train)
-    optimizer, draws = torch.optim.Adam(network.parameters()), stream(images.x_train.device, "step times", 0, name)
-    one = partial(step, network, optimizer, images.x_train[:M], images.y_train[:M], draws, 1 / N, estimator)
+    network, device = Classifier(images, [NoiseSettings(kind=kind)], settings.width, [0]), images.x_train.device
+    optimizer, draws = adam(network, lr=1e-3), [stream(device, "step times", 0, name)]
+    scale = torch.tensor([1 / len(images.x_train)], device=device)
+    one = partial(step, network, optimizer, images.x_train[:M], images.y_train[:M], draws, scale, estimator)
     return Timer("step()", globals={"step": one})

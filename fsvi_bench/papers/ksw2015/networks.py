@@ -1,7 +1,8 @@
 """The dropout variants of Kingma, Salimans and Welling (2015), called KSW here: layers, classifier and training.
 
-A layer maps a [M,K] to b [M,L] by weights θ [K,L], as in KSW's B = Aθ, and a bias without noise. Unlike the rest of the
-package these modules compute in PyTorch's default precision, float32, as is usual for networks.
+A layer maps a [M,K] to b [M,L] by weights θ [K,L], as in KSW's B = Aθ, and a bias without noise. All tensors have a
+leading axis over B networks of one width, which are trained side by side and may have different noise. Unlike the rest
+of the package these modules compute in PyTorch's default precision, float32, as is usual for networks.
 
 | kind | noise | estimator `local` | `per-point` | `per-minibatch` |
 |---|---|---|---|---|
@@ -21,23 +22,23 @@ the validation set; the values here are our choices.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Literal, cast
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from jaxtyping import Float, Int
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from fsvi_bench.maths.log_uniform import ksw_cubic_kl
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.papers.streams import stream
+from fsvi_bench.papers.side_by_side import Average, Replayed, Streams, normal, streams, uniform
 
 Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
 Granularity = Literal["layer", "unit", "weight"]
@@ -75,68 +76,84 @@ class NoiseSettings(Plain):
 
 
 class NoisyLinear(nn.Module):
-    """One layer. With a generator it draws noise; without one it uses the mean weights.
+    """One layer of B networks side by side. With generators it draws noise; without them it uses the mean weights.
 
-    `drop_rate` p in (0, 1) gives α = p/(1 − p), which is the initial value if α is learnt (then p ≤ 1/2).
+    `drop_rate` p in (0, 1) gives α = p/(1 − p), the initial value where α is learnt; if any is learnt, p ≤ 1/2.
+
+    Args:
+        noise: of each network, all of them on the weights (type B) or none of them, and all with the same granularity.
+        generators: for each network's initial weights.
     """
 
-    log_alpha: Tensor  #: [1,1], [K,1] or [K,L]
+    log_alpha: Tensor  #: [B,1,1], [B,K,1] or [B,K,L]; learnt in variational networks alone
+    kl_terms: (
+        Tensor  #: [B,1,1], the number of weights (type B) or input scales (type A) that share an α; 0 if it is fixed
+    )
 
     def __init__(
-        self, inputs: int, outputs: int, noise: NoiseSettings, drop_rate: float, generator: torch.Generator
+        self, inputs: int, outputs: int, noise: Sequence[NoiseSettings], drop_rate: float, generators: Streams
     ) -> None:
         super().__init__()
-        self.noise, self.drop_rate = noise, drop_rate
-        self.theta = nn.Parameter(math.sqrt(2 / inputs) * torch.randn(inputs, outputs, generator=generator))  # He's
-        self.bias = nn.Parameter(torch.zeros(outputs))
-        start = math.log(drop_rate / (1 - drop_rate)) if noise.kind != "none" else -math.inf
-        if noise.is_variational:
-            shape = {"layer": (1, 1), "unit": (inputs, 1), "weight": (inputs, outputs)}[noise.granularity]
-            self.log_alpha = nn.Parameter(torch.full(shape, start))
+        self.noise, self.drop_rate = tuple(noise), drop_rate
+        start = [torch.randn(inputs, outputs, generator=each) for each in generators]
+        self.theta = nn.Parameter(math.sqrt(2 / inputs) * torch.stack(start))  # He's
+        self.bias = nn.Parameter(torch.zeros(len(start), 1, outputs))
+        ((granularity, self.is_on_weights),) = {(each.granularity, each.is_on_weights) for each in noise}
+        shape = {"layer": (1, 1), "unit": (inputs, 1), "weight": (inputs, outputs)}[granularity]
+        log_alpha = torch.full((len(start), *shape), math.log(drop_rate / (1 - drop_rate)))
+        if any(each.is_variational for each in noise):
+            self.log_alpha = nn.Parameter(log_alpha)
         else:
-            self.register_buffer("log_alpha", torch.full((1, 1), start))
+            self.register_buffer("log_alpha", log_alpha)
+        noises = inputs * outputs if self.is_on_weights else inputs
+        terms = [noises / log_alpha[0].numel() if each.is_variational else 0.0 for each in noise]
+        self.register_buffer("kl_terms", torch.tensor(terms)[:, None, None])
 
     def forward(
-        self, a: Float[Tensor, "M K"], generator: torch.Generator | None = None, estimator: Estimator = "local"
-    ) -> Float[Tensor, "M L"]:
-        if generator is None or self.noise.kind == "none" or estimator == "no-noise":
-            return torch.addmm(self.bias, a, self.theta)
-        if not self.noise.is_on_weights:
-            rows = a[:1] if estimator == "per-minibatch" else a
-            return torch.addmm(self.bias, a * self._input_noise(rows, generator), self.theta)
-        scale = (0.5 * self.log_alpha).exp() * self.theta  # the weights' standard deviations, up to signs
+        self, a: Float[Tensor, "B M K"], generators: Streams | None = None, estimator: Estimator = "local"
+    ) -> Float[Tensor, "B M L"]:
+        if generators is None or estimator == "no-noise":
+            return torch.baddbmm(self.bias, a, self.theta)
+        if not self.is_on_weights:
+            rows = a[:, :1] if estimator == "per-minibatch" else a
+            return torch.baddbmm(self.bias, a * self._input_noise(rows, generators), self.theta)
+        if estimator == "local":
+            return torch.baddbmm(self.bias, a, self.theta) + self._local_noise(a, generators)
+        scale = (0.5 * self._log_alpha()).exp() * self.theta  # the weights' standard deviations, up to signs
         if estimator == "per-minibatch":
-            return torch.addmm(self.bias, a, self.theta + scale * normal_like(scale, generator))
-        noise = self._local_noise(a, generator) if estimator == "local" else per_point_noise(a, scale, generator)
-        return torch.addmm(self.bias, a, self.theta) + noise
+            return torch.baddbmm(self.bias, a, self.theta + scale * normal(generators, scale))
+        return torch.baddbmm(self.bias, a, self.theta) + per_point_noise(a, scale, generators)
 
-    def _local_noise(self, a: Tensor, generator: torch.Generator) -> Float[Tensor, "M L"]:
+    def _log_alpha(self) -> Tensor:
+        """log α, through which gradients flow to those that are learnt."""
+        return torch.where(self.kl_terms > 0, self.log_alpha, self.log_alpha.detach())
+
+    def _local_noise(self, a: Float[Tensor, "B M K"], generators: Streams) -> Float[Tensor, "B M L"]:
         """√δ ζ, which the local reparameterisation adds to the mean γ of b (KSW, eq. 6 and 10)."""
-        alpha, square = self.log_alpha.exp(), self.theta.square()
+        alpha, square = self._log_alpha().exp(), self.theta.square()
         # Per layer or unit, α scales the inputs: M×K products instead of K×L ones.
         per_weight = alpha.shape == square.shape
         delta = a.square() @ (alpha * square) if per_weight else (alpha.mT * a.square()) @ square
         # If all inputs are 0, δ is 0 and the square root has an infinite derivative: ∞ · 0 is NaN. The smallest normal
         # number keeps it finite, hence the product 0, and does not change any other δ.
-        return (delta + torch.finfo(delta.dtype).tiny).sqrt() * normal_like(delta, generator)
+        return (delta + torch.finfo(delta.dtype).tiny).sqrt() * normal(generators, delta)
 
-    def _input_noise(self, rows: Tensor, generator: torch.Generator) -> Float[Tensor, "rows K"]:
-        if self.noise.kind == "bernoulli":
-            keep = 1 - self.drop_rate
-            uniform = torch.rand(rows.shape, generator=generator, dtype=rows.dtype, device=rows.device)
-            return (uniform < keep).to(rows.dtype) / keep
-        return 1 + (0.5 * self.log_alpha).exp().mT * normal_like(rows, generator)
+    def _input_noise(self, rows: Float[Tensor, "B rows K"], generators: Streams) -> Float[Tensor, "B rows K"]:
+        log_alpha, keep = self._log_alpha(), 1 - self.drop_rate
 
-    def kl(self) -> Tensor:
-        """KSW's cubic approximation of the KL to the log-uniform prior, in nats (section 3.3).
+        def factor(run: slice, noise: NoiseSettings) -> Tensor:
+            if noise.kind == "none":
+                return torch.ones_like(rows[run])
+            if noise.kind == "bernoulli":
+                return (uniform(generators[run], rows[run]) < keep).to(rows.dtype) / keep
+            return 1 + (0.5 * log_alpha[run]).exp().mT * normal(generators[run], rows[run])
 
-        The sum is over all weights (type B) or all input scales s_i (type A). It is 0 if α is fixed, since the KL does
-        not depend on θ.
-        """
-        if not self.noise.is_variational:
-            return self.theta.new_zeros(())
-        terms = self.theta.numel() if self.noise.is_on_weights else len(self.theta)
-        return ksw_cubic_kl(self.log_alpha.exp()).sum() * (terms / self.log_alpha.numel())
+        parts, start = [], 0
+        for noise, run in groupby(self.noise):
+            stop = start + len(list(run))
+            parts.append(factor(slice(start, stop), noise))
+            start = stop
+        return torch.cat(parts)
 
     @torch.no_grad()
     def project(self) -> None:
@@ -144,51 +161,98 @@ class NoisyLinear(nn.Module):
 
         A clamp in the forward pass would have no gradient beyond the bound, so α could not decrease again.
         """
-        if self.noise.is_variational:
+        if any(each.is_variational for each in self.noise):
             self.log_alpha.clamp_(max=0.0)
 
     @torch.no_grad()
-    def mean_drop_rate(self) -> float:
-        """Mean of α/(1 + α), the dropout rate with the same relative variance as α."""
-        return float(self.log_alpha.sigmoid().mean())
+    def mean_drop_rates(self) -> list[float]:
+        """Each network's mean of α/(1 + α), the dropout rate with the same relative variance as α; 0 without noise."""
+        rates = self.log_alpha.sigmoid().mean((1, 2)).tolist()
+        return [0.0 if noise.kind == "none" else rate for rate, noise in zip(rates, self.noise, strict=True)]
+
+    def alone(self, network: int) -> NoisyLinear:
+        """A copy of the layer of one of the networks."""
+        one, kept = copy.deepcopy(self), slice(network, network + 1)
+        one.noise, one.log_alpha = self.noise[kept], self._part(self.log_alpha, kept)
+        one.theta, one.bias = self._part(self.theta, kept), self._part(self.bias, kept)
+        one.kl_terms = self.kl_terms[kept]
+        return one
+
+    @staticmethod
+    def _part(of: Tensor, kept: slice) -> Any:
+        part = of[kept].detach().clone()
+        return nn.Parameter(part) if isinstance(of, nn.Parameter) else part
+
+
+def kl(layers: Iterable[NoisyLinear]) -> Float[Tensor, " B"]:
+    """KSW's cubic approximation of the KL of each network's layers to the log-uniform prior, in nats (section 3.3).
+
+    The sum is over all weights (type B) or all input scales s_i (type A). It is 0 if α is fixed, since the KL does not
+    depend on θ.
+    """
+    pairs = [(layer.log_alpha.flatten(1), layer.kl_terms.expand_as(layer.log_alpha).flatten(1)) for layer in layers]
+    log_alpha, terms = (torch.cat(each, 1) for each in zip(*pairs, strict=True))
+    return (terms * ksw_cubic_kl(log_alpha.exp())).sum(1)
 
 
 class Classifier(nn.Module):
-    """KSW's ReLU network with three hidden layers of the same width: logits from images.
+    """KSW's ReLU networks with three hidden layers of the same width, B of them side by side: logits from images.
 
-    It draws noise only if it is given a generator. A layer's noise is before or within its linear map, so the first
+    They draw noise only if they are given generators. A layer's noise is before or within its linear map, so the first
     layer has the inputs' dropout and the last layer that of the last hidden layer.
+
+    Args:
+        noise: of each network; see `NoisyLinear`.
+        seeds: of each network, for its initial weights and its training.
     """
 
-    def __init__(self, images: Images, noise: NoiseSettings, width: int, seed: int) -> None:
+    def __init__(self, images: Images, noise: Sequence[NoiseSettings], width: int, seeds: Sequence[int]) -> None:
         super().__init__()
         sizes = [images.x_train.shape[1], width, width, width, int(images.y_train.max()) + 1]
-        start = stream("cpu", "networks", "start", seed)  # on the CPU, so that all devices have the same initial values
+        start = streams("cpu", "networks", "start", seeds=seeds)  # so that all devices have the same initial values
         layers = [NoisyLinear(K, L, noise, p, start) for (K, L), p in zip(pairwise(sizes), DROP_RATES, strict=True)]
         self.layers: list[NoisyLinear] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.seeds = tuple(seeds)
         self.to(images.x_train.device)
 
     def forward(
-        self, x: Float[Tensor, "M D"], generator: torch.Generator | None = None, estimator: Estimator = "local"
-    ) -> Float[Tensor, "M classes"]:
+        self,
+        x: Float[Tensor, "M D"] | Float[Tensor, "B M D"],
+        generators: Streams | None = None,
+        estimator: Estimator = "local",
+    ) -> Float[Tensor, "B M classes"]:
         *hidden, last = self.layers
+        x = x.expand(len(self.seeds), -1, -1)
         for layer in hidden:
-            x = layer(x, generator, estimator).relu()
-        return cast(Tensor, last(x, generator, estimator))
+            x = layer(x, generators, estimator).relu()
+        return cast(Tensor, last(x, generators, estimator))
 
-    def kl(self) -> Tensor:
-        """Sum of the layers' KL divergences, in nats."""
-        return torch.stack([layer.kl() for layer in self.layers]).sum()
+    def kl(self) -> Float[Tensor, " B"]:
+        """KL divergence of each network, in nats."""
+        return kl(self.layers)
+
+    def alone(self, network: int) -> Classifier:
+        """A copy of one of the networks."""
+        one = copy.deepcopy(self)
+        one.layers = nn.ModuleList(layer.alone(network) for layer in self.layers)  # type: ignore[assignment]
+        one.seeds = self.seeds[network : network + 1]
+        return one
 
 
 def per_point_noise(
+    a: Float[Tensor, "B M K"], scale: Float[Tensor, "B K L"], generators: Streams
+) -> Float[Tensor, "B M L"]:
+    """Σ_i a_mi s_ij ε_mij with a separate ε for every data point m of every network.
+
+    ε has M·K·L entries for each network, too many for memory at KSW's sizes. It is drawn in chunks of points, and drawn
+    again from the generator's saved state in the backward pass.
+    """
+    return torch.stack([_per_point_noise(*each) for each in zip(a, scale, generators, strict=True)])
+
+
+def _per_point_noise(
     a: Float[Tensor, "M K"], scale: Float[Tensor, "K L"], generator: torch.Generator
 ) -> Float[Tensor, "M L"]:
-    """Σ_i a_mi s_ij ε_mij with a separate ε for every data point m.
-
-    ε has M·K·L entries, too many for memory at KSW's sizes. It is drawn in chunks of points, and drawn again from the
-    generator's saved state in the backward pass.
-    """
     state, noises = generator.get_state(), []
     for points in a.split(max(1, CHUNK // scale.numel())):  # type: ignore[no-untyped-call]
         noise, state = checkpoint(_noise_of, points, scale, state, use_reentrant=False, preserve_rng_state=False)
@@ -205,85 +269,92 @@ def _noise_of(points: Tensor, scale: Tensor, state: Tensor) -> tuple[Tensor, Ten
     return torch.bmm(points[:, None], epsilon * scale)[:, 0], generator.get_state()
 
 
-def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-
-
 # --- Training ---------------------------------------------------------------------------------------------------------
 
 
 class TrainSettings(Plain):
-    """`kl_scale` multiplies the KL (KSW's A2 has 1/3); `averaging` is the decay of the weights' moving average."""
+    """`averaging` is the decay of the weights' moving average."""
 
     epochs: NonNegativeInt = 100
     minibatch: PositiveInt = 100
     lr: PositiveFloat = 1e-3
-    kl_scale: NonNegativeFloat = 1.0
     averaging: float = Field(default=0.999, ge=0, lt=1)
     validation_share: float = Field(default=0.1, ge=0, lt=1)
     seed: int = 0
 
 
-def train(network: Classifier, images: Images, settings: TrainSettings) -> Iterator[Classifier]:
-    """Minimises mean cross entropy + kl_scale · KL / N over the training images.
+def train(
+    network: Classifier, images: Images, settings: TrainSettings, kl_scale: Sequence[float] | None = None
+) -> Iterator[Classifier]:
+    """Minimises mean cross entropy + kl_scale · KL / N of each network, over its N training images.
 
-    Yields the network with averaged weights before the first epoch and after each epoch. It is always the same module,
-    which is updated in place. On the same device the same seed gives the same weights.
+    Yields the networks with averaged weights before the first epoch and after each epoch. It is always the same module,
+    which is updated in place. On the same device the same seed gives the same weights, beside whichever other networks,
+    up to rounding.
+
+    Args:
+        kl_scale: of each network; 1 by default. KSW's A2 has 1/3.
     """
     x, y = images.x_train, images.y_train
-    noise = stream(x.device, "networks", "noise", settings.seed)
-    order = stream("cpu", "networks", "order", settings.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
-    averaged = averaged_copy(network, settings.averaging)
-    yield cast(Classifier, averaged.module)
+    noise = streams(x.device, "networks", "noise", seeds=network.seeds)
+    orders = streams("cpu", "networks", "order", seeds=network.seeds)
+    _, kept = split(len(x), settings.validation_share, network.seeds)
+    scale = torch.tensor(kl_scale or [1.0] * len(noise), device=x.device) / kept.shape[1]
+    optimizer = adam(network, settings.lr)
+    averaged = Average(network, settings.averaging)
+
+    def step_and_average(rows: Tensor) -> None:
+        step(network, optimizer, x[rows], y[rows], noise, scale)
+        averaged.update()
+
+    one = Replayed(step_and_average, noise, x.device)
+    yield averaged.module
     for _ in range(settings.epochs):
-        shuffled = torch.randperm(len(x), generator=order).to(x.device)
-        for rows in shuffled.split(settings.minibatch):  # type: ignore[no-untyped-call]
-            step(network, optimizer, x[rows], y[rows], noise, settings.kl_scale / len(x))
-            averaged.update_parameters(network)
-        yield cast(Classifier, averaged.module)
+        shuffled = [rows[torch.randperm(len(rows), generator=order)] for rows, order in zip(kept, orders, strict=True)]
+        for rows in torch.stack(shuffled).to(x.device).split(settings.minibatch, 1):  # type: ignore[no-untyped-call]
+            one(rows)
+        yield averaged.module
 
 
-def averaged_copy(network: torch.nn.Module, decay: float) -> AveragedModel:
-    """Exponential moving average of a network's weights, corrected for its start at zero (Kingma and Ba 2015).
-
-    Dividing the moving average of t weights by 1 − decay^t gives the latest one the weight used here.
-    """
-
-    def average(before: Tensor, new: Tensor, seen: Tensor | int) -> Tensor:
-        return before.lerp(new, (1 - decay) / (1 - decay ** (int(seen) + 1)))
-
-    return AveragedModel(network, avg_fn=average)
+def adam(network: nn.Module, lr: float) -> torch.optim.Adam:
+    """Adam as one kernel per step, which may be captured in a CUDA graph."""
+    on_gpu = next(network.parameters()).is_cuda
+    return torch.optim.Adam(network.parameters(), lr=lr, fused=True, capturable=on_gpu)
 
 
 def step(
     network: Classifier,
     optimizer: torch.optim.Optimizer,
-    x: Tensor,
-    y: Tensor,
-    noise: torch.Generator,
-    kl_scale: float,
+    x: Float[Tensor, "*B M D"],
+    y: Int[Tensor, "*B M"],
+    noise: Streams,
+    kl_scale: Float[Tensor, " B"],
     estimator: Estimator = "local",
-) -> Tensor:
-    """One optimisation step; returns the objective, mean cross entropy plus scaled KL."""
-    objective = cross_entropy(network(x, noise, estimator), y) + kl_scale * network.kl()
+) -> Float[Tensor, " B"]:
+    """One optimisation step; returns each network's objective, mean cross entropy plus scaled KL."""
+    objective = cross_entropies(network(x, noise, estimator), y).mean(1) + kl_scale * network.kl()
     optimizer.zero_grad()
-    objective.backward()  # type: ignore[no-untyped-call]
+    objective.sum().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     for layer in network.layers:
         layer.project()
     return objective.detach()
 
 
-def split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor, Tensor]]:
-    """The images without a validation set drawn from the training images, and the validation set."""
-    x, y = images.x_train, images.y_train
-    order = torch.randperm(len(x), generator=stream("cpu", "networks", "validation", settings.seed)).to(x.device)
-    out, kept = order.tensor_split([round(settings.validation_share * len(x))])
-    return images._replace(x_train=x[kept], y_train=y[kept]), (x[out], y[out])
+def cross_entropies(logits: Float[Tensor, "B M classes"], y: Int[Tensor, "*B M"]) -> Float[Tensor, "B M"]:
+    """−log p(y | x) of each image, in nats."""
+    classes = y.expand(logits.shape[:-1]).flatten()
+    return cross_entropy(logits.flatten(0, 1), classes, reduction="none").view(logits.shape[:-1])
+
+
+def split(N: int, validation_share: float, seeds: Sequence[int]) -> tuple[Int[Tensor, "B out"], Int[Tensor, "B kept"]]:
+    """Rows of a validation set drawn from N training images, and the remaining rows, for each network."""
+    order = [torch.randperm(N, generator=each) for each in streams("cpu", "networks", "validation", seeds=seeds)]
+    out, kept = torch.stack(order).tensor_split([round(validation_share * N)], dim=1)
+    return out, kept
 
 
 @torch.no_grad()
-def error_rate(network: Classifier, x: Tensor, y: Tensor) -> float:
-    """The proportion of images that are misclassified without noise."""
-    return float((network(x).argmax(-1) != y).double().mean())
+def errors(network: Classifier, x: Float[Tensor, "*B M D"], y: Int[Tensor, "*B M"]) -> Float[Tensor, " B"]:
+    """Each network's proportion of images that are misclassified without noise."""
+    return (network(x).argmax(-1) != y).double().mean(-1)

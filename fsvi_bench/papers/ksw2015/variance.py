@@ -24,6 +24,7 @@ from fsvi_bench.papers.ksw2015.measuring import (
     train_and_measure,
 )
 from fsvi_bench.papers.ksw2015.networks import TrainSettings
+from fsvi_bench.papers.side_by_side import side_by_side
 from fsvi_bench.presenting.frames import formula
 
 PLACE: list[Any] = ["table", "network"]
@@ -64,7 +65,7 @@ class Settings(Plain):
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     images = ImageSource.find(context)
-    grid = {"table": NOISES, "network": range(settings.networks)}
+    grid = {"table": NOISES, "networks": side_by_side(range(settings.networks), context.device)}
     chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
     networks = context.table(train_and_measure, grid, images=images, **chosen)
     # Run alone, so that other parts do not affect the times.
@@ -77,9 +78,10 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
 def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Frames:
     """Measurements by table and network, and summaries over networks."""
     found: Any = networks.to_dict("records")
-    variances, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "sizes"))
+    variances, sizes = (pd.json_normalize(found, name, "table") for name in ("variances", "sizes"))
+    errors = networks[["table", "networks", "test_errors"]].explode(["networks", "test_errors"], ignore_index=True)
     frames = {
-        "networks": networks[[*PLACE, "test_error"]],
+        "networks": errors.set_axis([*PLACE, "test_error"], axis=1),
         **frames_of_gradients(variances, pd.DataFrame(settings.published)),
         **frames_of_laws(sizes),
         **frames_of_times(rounds, settings.published_seconds),

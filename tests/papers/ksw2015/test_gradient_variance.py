@@ -29,7 +29,7 @@ def digits():
 
 def network(digits, kind):
     noise = NoiseSettings(kind=kind, granularity="weight" if kind == "variational-b" else "unit")
-    return Classifier(digits, noise, 24, TRAINING.seed)
+    return Classifier(digits, [noise], 24, [TRAINING.seed])
 
 
 # --- A variance and its standard error ----------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_gradients_estimate_those_of_all_training_data(digits):
     # Without weight noise the mean over minibatches is the gradient of Σ log p over the training set.
     settings, net = VarianceSettings(**(SETTINGS | {"repetitions": 300})), network(digits, "gaussian-a")
     draws = gradient_draws(net, digits, settings, "no-noise", ("test",))[("top", "theta")]
-    loss = torch.nn.functional.cross_entropy(net(digits.x_train), digits.y_train, reduction="sum")
+    loss = torch.nn.functional.cross_entropy(net(digits.x_train)[0], digits.y_train, reduction="sum")
     (full,) = torch.autograd.grad(-loss, [net.layers[-1].theta])
     error = draws.std(0) / math.sqrt(300)
     exact = full.flatten().double()  # 240 weights, all of which are looked at

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.papers.ksw2015 import networks
-from fsvi_bench.papers.ksw2015.networks import ESTIMATORS, Kind, NoiseSettings, NoisyLinear
+from fsvi_bench.papers.ksw2015.networks import ESTIMATORS, Kind, NoiseSettings, NoisyLinear, kl
 
 KINDS = get_args(Kind)
 NOISY = [kind for kind in KINDS if kind != "none"]
@@ -29,9 +29,27 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+class One:
+    """A stack of one network, without the leading axis."""
+
+    def __init__(self, stack):
+        self.stack, (self.noise,) = stack, stack.noise
+        self.is_on_weights, self.project = stack.is_on_weights, stack.project
+
+    theta = property(lambda self: self.stack.theta[0])
+    bias = property(lambda self: self.stack.bias[0, 0])
+    log_alpha = property(lambda self: self.stack.log_alpha[0])
+
+    def __call__(self, a, generator=None, estimator="local"):
+        return self.stack(a[None], generator and [generator], estimator)[0]
+
+    def kl(self):
+        return kl([self.stack])[0]
+
+
 def make(kind, granularity="unit", drop_rate=0.3, sizes=(K, L)):
     noise = NoiseSettings(kind=kind, granularity=granularity)
-    layer = NoisyLinear(*sizes, noise, drop_rate, generator())
+    layer = One(NoisyLinear(*sizes, [noise], drop_rate, [generator()]))
     with torch.no_grad():
         layer.bias.copy_(torch.linspace(-1, 1, sizes[1]))
         if layer.noise.is_variational:  # α that differ wherever they may
@@ -53,7 +71,7 @@ def exact_covariance(layer, a, estimator):
     theta, alpha = layer.theta.detach(), relative_variances(layer)
     same_point = torch.eye(M, dtype=torch.float64) if estimator != "per-minibatch" else torch.ones(M, M)
     same_point = same_point.to(torch.float64)
-    if layer.noise.is_on_weights:
+    if layer.is_on_weights:
         same_output = torch.eye(L, dtype=torch.float64)
         return torch.einsum("mi,ni,ij,jk,mn->mjnk", a, a, alpha * theta.square(), same_output, same_point)
     return torch.einsum("mi,ni,i,ij,ik,mn->mjnk", a, a, alpha[:, 0], theta, theta, same_point)
@@ -95,7 +113,7 @@ def test_without_a_generator_the_mean_weights_are_used():
     a = inputs()
     for kind in KINDS:
         layer = make(kind)
-        assert torch.equal(layer(a), torch.addmm(layer.bias, a, layer.theta))
+        torch.testing.assert_close(layer(a), a @ layer.theta + layer.bias, rtol=1e-13, atol=1e-14)
     plain = make("none")
     assert torch.equal(plain(a, generator()), plain(a))
     noisy = make("variational-b")
@@ -120,7 +138,7 @@ def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
     actual = layer(a, drawing, "per-point")
     assert torch.equal(drawing.get_state(), g.get_state())
     torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-14)
-    parameters = [a, layer.theta, layer.log_alpha]
+    parameters = [a, layer.stack.theta, layer.stack.log_alpha]
     for ours, theirs in zip(
         torch.autograd.grad(actual, parameters, pull), torch.autograd.grad(expected, parameters, pull), strict=True
     ):
@@ -137,12 +155,8 @@ def test_rows_of_zeros_give_no_nan():
         out = layer(a, generator(), estimator)
         torch.testing.assert_close(out, layer.bias.expand_as(out), rtol=0, atol=1e-100)
         out.sum().backward()
-        for gradient in (
-            a.grad,
-            layer.theta.grad,
-            layer.bias.grad,
-            layer.log_alpha.grad,
-        ):
+        stack = layer.stack
+        for gradient in (a.grad, stack.theta.grad, stack.bias.grad, stack.log_alpha.grad):
             assert gradient is None or gradient.isfinite().all()
 
 
@@ -164,7 +178,8 @@ def test_kl_counts_weights_or_input_scales(reference):
             for granularity in ("layer", "unit", "weight"):
                 if kind == "variational-a" and granularity == "weight":
                     continue
-                layer = NoisyLinear(K, L, NoiseSettings(kind=kind, granularity=granularity), drop_rate, generator())
+                noise = NoiseSettings(kind=kind, granularity=granularity)
+                layer = One(NoisyLinear(K, L, [noise], drop_rate, [generator()]))
                 assert layer.kl().item() == pytest.approx(terms * one, rel=1e-12)
 
 
@@ -181,13 +196,13 @@ def test_projection_brings_alpha_back_to_one_and_touches_nothing_else():
         layer.log_alpha.copy_(torch.tensor([[-2.0], [0.0], [0.3], [5.0]]))
     layer.project()
     assert layer.log_alpha.flatten().tolist() == [-2.0, 0.0, 0.0, 0.0]
-    assert layer.mean_drop_rate() == pytest.approx((1 / (1 + math.exp(2)) + 1.5) / 4)
+    assert layer.stack.mean_drop_rates() == pytest.approx([(1 / (1 + math.exp(2)) + 1.5) / 4])
 
 
 def test_fixed_alpha_is_no_parameter():
     layer = make("gaussian-a", drop_rate=0.2)
-    assert {name for name, _ in layer.named_parameters()} == {"theta", "bias"}
-    assert layer.log_alpha.exp().item() == pytest.approx(0.25, rel=1e-14)
+    assert {name for name, _ in layer.stack.named_parameters()} == {"theta", "bias"}
+    torch.testing.assert_close(layer.log_alpha.exp(), torch.full((K, 1), 0.25), rtol=1e-14, atol=0)
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------------

@@ -103,13 +103,14 @@ def correlated(epochs, layer, parameter, estimator):
 
 def findings(networks=2):
     """Of networks that are all alike."""
-    kinds = {
-        "table 1": {"variances": entries(independent), "test_error": 0.1, "sizes": laws()},
-        "table 2": {"variances": entries(correlated), "test_error": 0.1, "sizes": []},
-    }
+
+    def of_all(rows):
+        return [{"network": network, **row} for network, row in itertools.product(range(networks), rows)]
+
+    shared = {"networks": list(range(networks)), "test_errors": [0.1] * networks}
     rows = [
-        {"table": table, "network": network, **measured}
-        for (table, measured), network in itertools.product(kinds.items(), range(networks))
+        {"table": "table 1", "variances": of_all(entries(independent)), "sizes": of_all(laws()), **shared},
+        {"table": "table 2", "variances": of_all(entries(correlated)), "sizes": [], **shared},
     ]
     return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings(False))
 
