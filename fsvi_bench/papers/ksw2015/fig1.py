@@ -7,8 +7,8 @@ import pandas as pd
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
-from fsvi_bench.papers.ksw2015.data import ImageSource
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
+from fsvi_bench.papers.ksw2015.data import ImageSource, OfImages
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -24,7 +24,7 @@ VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is 
 }
 
 
-class Settings(Plain):
+class Settings(OfImages):
     """Every combination of variant and width, `repeats` times."""
 
     widths: tuple[PositiveInt, ...] = Field(min_length=2)
@@ -51,7 +51,7 @@ def train_and_test(variant: str, width: int, repeat: int, training: TrainSetting
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
-    images = ImageSource.find(context)
+    images = ImageSource.find(context, settings.images)
     grid = {"variant": VARIANTS, "width": sorted(settings.widths), "repeat": range(settings.repeats)}
     networks = context.table(train_and_test, grid, training=settings.training, images=images)
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
