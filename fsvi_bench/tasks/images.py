@@ -32,26 +32,24 @@ def load_raw_images(card: ImageCard, data_dir: Path | None = None) -> RawImages:
     """
     of, paths = card.images, [fetch(card.name, file, data_dir) for file in card.files]
     raw = RawImages(*map(_read_idx, paths))
-    parts = (
-        (paths[0], raw.x_train, raw.y_train, card.n - of.n_test),
-        (paths[2], raw.x_test, raw.y_test, of.n_test),
-    )
-    for path, x, y, n in parts:
+    parts = ((0, raw.x_train, raw.y_train, card.n - of.n_test), (2, raw.x_test, raw.y_test, of.n_test))
+    for place, x, y, n in parts:
         if x.shape != (n, of.height, of.width) or y.shape != (n,):
             raise InputError(
-                f"{path} has images of shape {list(x.shape)} with labels of shape {list(y.shape)}, but the card of "
-                f"{card.name} expects {n} images of {of.height} × {of.width} pixels, with one label each; fix the card"
+                f"{paths[place]} has images of shape {list(x.shape)} with labels of shape {list(y.shape)}, but the "
+                f"card of {card.name} expects {n} images of {of.height} × {of.width} pixels, with one label each; "
+                "fix the card"
             )
         if (largest := int(y.max())) >= of.classes:
             raise InputError(
-                f"{path} has an image of class {largest}, but the card of {card.name} expects classes 0 to "
+                f"{paths[place + 1]} has the class {largest}, but the card of {card.name} expects classes 0 to "
                 f"{of.classes - 1}; fix the card"
             )
     return raw
 
 
 def _read_idx(path: Path) -> Bytes:
-    """The array of an idx file: two zero bytes, the type (8: unsigned bytes), the number of axes, their sizes, values."""
+    """The array of an idx file: two zero bytes, the type (8: bytes), the number of axes, their sizes, the values."""
     with unpacked(path) as stream:
         content = stream.read()
     try:
