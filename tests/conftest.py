@@ -41,7 +41,7 @@ BROWSER_FLAGS = [
 
 def pytest_configure(config: pytest.Config) -> None:
     use_one_thread()
-    config.addinivalue_line("markers", "data: needs the raw UCI data in $FSVI_BENCH_DATA")
+    config.addinivalue_line("markers", "data: needs the raw data in $FSVI_BENCH_DATA")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"FSVI_BENCH_REQUIRE_DATA is set but ${DATA_VARIABLE} is not")
     for item in items:
         if item.get_closest_marker("data"):
-            item.add_marker(pytest.mark.skip(reason=f"needs the raw UCI data: set ${DATA_VARIABLE}"))
+            item.add_marker(pytest.mark.skip(reason=f"needs the raw data: set ${DATA_VARIABLE}"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -59,7 +59,7 @@ def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
     names = {
         card["name"] for card in json.loads(call(command, "datasets", "list", "--json", cwd=away, env=environment))
     }
-    assert len(names) == 19
+    assert len(names) == 20
     methods = json.loads(call(command, "methods", "list", "--json", cwd=away, env=environment))
     assert [method["name"] for method in methods] == method_names()
     arguments = ("run", "--method", "exact", "--splits", "0", "--wandb", "off", "--json")

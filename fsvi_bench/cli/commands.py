@@ -25,8 +25,8 @@ class Options(BaseModel):
     """Base class of all commands, with the help of options that several of them share.
 
     Args:
-        data_dir: Folder with the raw data (UCI_Datasets/..., uci_datasets/...). Default: $FSVI_BENCH_DATA, else the
-            cache or a download.
+        data_dir: Folder with the raw data (UCI_Datasets/..., uci_datasets/..., mnist/...). Default: $FSVI_BENCH_DATA,
+            else the cache or a download.
         as_json: Print one JSON document on stdout and nothing else.
         workers: Number of single-threaded processes. Default: one per core.
         root: Folder of the leaderboard, with entries/ and editions/.

@@ -33,7 +33,7 @@ from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.posteriors.trainable import Average
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.sources import meaning_sha256
-from fsvi_bench.tasks.raw import cache_dir
+from fsvi_bench.tasks.fetch import cache_dir
 from fsvi_bench.tasks.task import Task
 
 #: Modules of methods with the same optimum: in evaluation mode their `loss` is the same formula.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
@@ -37,6 +37,14 @@ from fsvi_bench.strict import checked
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@runtime_checkable
+class NeedsData(Protocol):
+    """Settings of an experiment that needs raw data, other than those of a `Request`."""
+
+    def require_data(self, data_dir: Path | None) -> None:
+        """Raises InputError if the data are not on this machine and cannot be downloaded."""
 
 
 class Outcome(BaseModel):
@@ -105,6 +113,8 @@ class Reproduction(ABC, Generic[Settings]):
         if isinstance(settings, Request):
             plan = make_plan(settings)
             require_data(plan.splits, data_dir, plan.given)
+        elif isinstance(settings, NeedsData):
+            settings.require_data(data_dir)
 
     @abstractmethod
     def make(self, workspace: Workspace) -> Outcome:

@@ -70,7 +70,7 @@ class ExperimentContext:
     def __init__(self, name: str, workspace: Workspace, cells: Cells = NO_CELLS) -> None:
         self.folder, self.workspace = workspace.root / "parts" / name, workspace
         self.cells = cells  #: of the protocol, if the settings are a `Request`
-        self.note = workspace.progress.note  #: shows a note to the user, such as what replaces missing data
+        self.note = workspace.progress.note  #: shows a note to the user, such as what is left out
         self.data_dir = workspace.resources.data_dir
         self.device = workspace.resources.device  #: on which networks are trained
         self.computed = self.reused = 0

@@ -23,7 +23,7 @@ from fsvi_bench.running.options import FLAGS, Request
 from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import require_split
-from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.card import card_names, load_card, refuse_images
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, official_splits, read_named
 from fsvi_bench.tasks.splits import parse_ranges
@@ -149,6 +149,7 @@ def read_one_task(name: Path) -> FrozenTask:
     word, known = str(name), card_names()
     dataset, colon, _ = word.partition(":")
     if not is_file(name) and not (colon and dataset in known):
+        refuse_images(dataset)
         expected = "expected a task file or an official task such as boston:0"
         if is_directory(name):
             raise InputError(f"--task {word} is a folder, {expected}")

@@ -24,6 +24,7 @@ from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task, cached_task_path
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
+from fsvi_bench.tasks.fetch import CACHE_VARIABLE, cache_dir
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import (
     PROBLEMS_IN_MEMORY,
@@ -34,7 +35,7 @@ from fsvi_bench.tasks.official import (
     read_official,
     require_official,
 )
-from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import bind_task, raw_data
 from fsvi_bench.training.trainer import Device

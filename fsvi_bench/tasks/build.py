@@ -18,8 +18,9 @@ from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks import toy
 from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
 from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, differences, read_certified
+from fsvi_bench.tasks.fetch import cache_dir
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.raw import Array, RawData, load_raw
 from fsvi_bench.tasks.splits import Rows, standard_splits
 from fsvi_bench.tasks.task import Task, bind_task
 

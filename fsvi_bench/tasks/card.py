@@ -1,13 +1,14 @@
-"""Data set cards: contents, source, splits and fit settings of each data set."""
+"""Data set cards: contents, source, splits and fit settings of each data set, and the cards of images."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.errors import unknown_name
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.strict import checked
 
@@ -20,16 +21,20 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FileSource(Strict):
-    """A table of numbers, stored at `path` below the base folder of every mirror.
+class RawFile(Strict):
+    """A file stored at `path` below the base folder of every mirror."""
 
-    Columns are separated by commas in `*.csv.gz`, else by white space.
-    """
+    packed: ClassVar[bool] = False  #: whether the hash is that of the decompressed content
 
-    kind: Literal["file"]
     path: str
     sha256: Sha256
     urls: tuple[str, ...]
+
+
+class FileSource(RawFile):
+    """A table of numbers. Columns are separated by commas in `*.csv.gz`, else by white space."""
+
+    kind: Literal["file"]
 
 
 class SklearnSource(Strict):
@@ -80,21 +85,26 @@ class FitSettings(Strict):
     max_iterations: int = Field(default=5000, ge=1)
 
 
-class Card(Strict):
-    """One data set. `n` and the columns are checked each time a raw file is read."""
+class _Described(Strict):
+    """What every card says about its data set."""
 
     name: str
     title: str
     description: str
     citation: str
     terms: str = Field(description="licence or terms of use, as published")
-    source: Annotated[FileSource | SklearnSource | ToySource, Field(discriminator="kind")]
     n: int = Field(ge=2)
     D: int = Field(ge=1)
-    feature_columns: tuple[int, ...]
-    target: Target
     notes: tuple[str, ...] = ()
     ethics: str | None = None
+
+
+class Card(_Described):
+    """A data set for regression. `n` and the columns are checked each time a raw file is read."""
+
+    source: Annotated[FileSource | SklearnSource | ToySource, Field(discriminator="kind")]
+    feature_columns: tuple[int, ...]
+    target: Target
     splits: SplitProtocol
     fit: FitSettings = FitSettings()
     refit_tolerance: float = Field(
@@ -113,19 +123,107 @@ class Card(Strict):
         return tuple(each for each in (self.source, self.splits.test_masks) if isinstance(each, FileSource))
 
 
-def card_names() -> list[str]:
-    """Names of all data sets with a card, sorted."""
+class IdxFile(RawFile):
+    """An array of unsigned bytes in idx format, compressed by gzip.
+
+    The hash is that of the decompressed content, since mirrors compress differently.
+    """
+
+    packed: ClassVar[bool] = True
+
+
+class ImageFiles(Strict):
+    """Grey levels and classes (0, 1, ...) of images for training and for testing."""
+
+    n_test: int = Field(ge=1)
+    height: int = Field(ge=1)
+    width: int = Field(ge=1)
+    classes: int = Field(ge=2)
+    x_train: IdxFile
+    y_train: IdxFile
+    x_test: IdxFile
+    y_test: IdxFile
+
+
+class ImageCard(_Described):
+    """A data set of images with classes. It has no tasks: only the named reproductions use it."""
+
+    images: ImageFiles
+    reproductions: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> ImageCard:
+        if self.images.height * self.images.width != self.D or self.images.n_test >= self.n:
+            raise ValueError(f"height × width must be D = {self.D}, and n_test less than n = {self.n}")
+        return self
+
+    @property
+    def files(self) -> tuple[IdxFile, ...]:
+        """The raw files: images and classes for training, then those for testing."""
+        return (self.images.x_train, self.images.y_train, self.images.x_test, self.images.y_test)
+
+
+AnyCard = Card | ImageCard
+
+
+def all_names() -> list[str]:
+    """Names of all data sets with a card, sorted, including those of images."""
     return sorted(path.parent.name for path in resource_dir("datasets").glob("*/card.yaml"))
+
+
+def card_names() -> list[str]:
+    """Names of the data sets for regression, sorted."""
+    return [name for name in all_names() if not _is_of_images(name)]
 
 
 @cache
 def load_card(name: str) -> Card:
-    """The card of a data set.
+    """The card of a data set for regression.
+
+    Raises:
+        InputError: there is no such data set (the nearest name is suggested), or its card is not valid.
+    """
+    refuse_images(name)
+    if name not in all_names():
+        raise unknown_name("data set", name, card_names())
+    return checked(Card, _content(name), _path(name), "fix the card")
+
+
+@cache
+def load_image_card(name: str) -> ImageCard:
+    """The card of a data set of images. Raises InputError if there is none, or it is not valid."""
+    return checked(ImageCard, _content(name), _path(name), "fix the card")
+
+
+def find_card(name: str) -> AnyCard:
+    """The card of a data set of either kind.
 
     Raises:
         InputError: the data set does not exist (the nearest name is suggested), or its card is not valid.
     """
-    if name not in card_names():
-        raise unknown_name("data set", name, card_names())
-    path = resource_dir("datasets") / name / "card.yaml"
-    return checked(Card, read_yaml(path), path, "fix the card")
+    if name not in all_names():
+        raise unknown_name("data set", name, all_names())
+    return load_image_card(name) if _is_of_images(name) else load_card(name)
+
+
+def refuse_images(name: str) -> None:
+    """Raises InputError if a name is that of images; for places where only data sets for regression can be used."""
+    if name in all_names() and _is_of_images(name):
+        uses = " or ".join(f"`fsvi-bench reproduce {each}`" for each in load_image_card(name).reproductions)
+        raise InputError(
+            f"{name} is a data set of images, expected one for regression, such as boston; use {name} with {uses}"
+        )
+
+
+def _path(name: str) -> Path:
+    return resource_dir("datasets") / name / "card.yaml"
+
+
+@cache
+def _content(name: str) -> object:
+    return read_yaml(_path(name))
+
+
+def _is_of_images(name: str) -> bool:
+    content = _content(name)
+    return isinstance(content, dict) and "images" in content

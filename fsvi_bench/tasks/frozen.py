@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted, unknown_name
-from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.card import all_names, card_names, load_card
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
@@ -188,7 +188,7 @@ def _check_source(content: TensorFile, task: FrozenTask) -> int:
 
 def name_fault(name: str) -> str | None:
     """Why a name is not allowed for the user's own data, or None."""
-    if name in card_names():
+    if name in all_names():
         return f"'{name}', the name of a published data set, but the data are your own; choose another name"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
         return f"{quoted(name)}, expected up to 60 letters, digits, - and _; choose another name"

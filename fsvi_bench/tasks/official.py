@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError, unknown_name, whole_number
 from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.build import build_task, cached_task_path, load_cached
-from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.card import card_names, load_card, refuse_images
 from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, read_certified, save
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.sets import is_set, read_member, splits_of
@@ -122,6 +122,7 @@ def sources(name: str | Path) -> list[Source]:
         if dataset in card_names():
             splits = require_official(dataset, parse_ranges(split, f"{name}: split") if colon else None)
             return [Source(official_path(dataset), split) for split in splits]
+        refuse_images(dataset)
         if path.name == str(name) and not path.suffix:
             raise unknown_name("task file, folder or data set", dataset, card_names())
     return _of_file(path)
@@ -210,6 +211,7 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
     name, path, split = str(name_or_path), Path(name_or_path), whole_number("split", split)
     if name not in card_names():
         if not is_file(path) and path.name == name and not path.suffix and ":" not in name:
+            refuse_images(name)
             raise unknown_name("data set or task file", name, card_names())
         frozen, certificate = read_named(path)
         return replace(bind_task(frozen), fit=certificate.fit if certificate else None).certified()

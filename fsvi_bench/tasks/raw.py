@@ -1,9 +1,8 @@
-"""Loads raw data from the data folder, the user cache or a download, in this order; always verifies the SHA-256."""
+"""Raw data of regression: tables from files, scikit-learn's diabetes data, and draws of the toy problem."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_directory, is_file, sha256_of_file
-from fsvi_bench.tasks.card import Card, FileSource, SklearnSource
+from fsvi_bench.tasks.card import AnyCard, Card, FileSource, ImageCard, SklearnSource
+from fsvi_bench.tasks.fetch import ABSENT, fetch, whereabouts
 from fsvi_bench.tasks.toy import draw_toy
 
 Array = NDArray[np.float64]
-DATA_VARIABLE = "FSVI_BENCH_DATA"
-CACHE_VARIABLE = "FSVI_BENCH_CACHE"
-MIRROR_VARIABLE = "FSVI_BENCH_MIRROR"
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,6 @@ class RawData:
         return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())
 
 
-def cache_dir() -> Path:
-    """The user cache: `$FSVI_BENCH_CACHE`, else the platform's cache folder."""
-    import pooch
-
-    return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("fsvi-bench"))
-
-
 def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     """A data set's raw data. `split` matters only for the toy problem, whose splits are different draws.
 
@@ -59,67 +48,16 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     return RawData.of(*draw_toy(split))
 
 
-def _places(source: FileSource, data_dir: Path | None) -> dict[str, Path]:
-    """Candidate paths of the raw file, in order: in the data folder, if one is set, and in the cache."""
-    places = {"cache": cache_dir() / "data" / source.path}
-    named = data_dir or os.environ.get(DATA_VARIABLE)
-    if not named:
-        return places
-    if not is_directory(Path(named)):
-        where = "--data-dir" if data_dir else f"${DATA_VARIABLE}"
-        raise InputError(f"{where} is {named}, which is not a folder; set it to the folder that contains {source.path}")
-    return {"data folder": Path(named) / source.path, **places}
-
-
-def is_here(card: Card, data_dir: Path | None = None) -> bool:
+def is_here(card: AnyCard, data_dir: Path | None = None) -> bool:
     """Whether the raw data are available without a download."""
-    return location(card, data_dir) != "to be downloaded"
+    return location(card, data_dir) != ABSENT
 
 
-def location(card: Card, data_dir: Path | None = None) -> str:
+def location(card: AnyCard, data_dir: Path | None = None) -> str:
     """Where the raw data are (not verified), or how they are obtained, for display."""
-    if isinstance(card.source, SklearnSource):
-        return "bundled with scikit-learn"
-    if not card.files:
-        return "generated"
-    absent = "to be downloaded"
-    found = [
-        next((name for name, path in _places(file, data_dir).items() if is_file(path)), absent) for file in card.files
-    ]
-    return absent if absent in found else found[0]
-
-
-def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
-    """Downloads the raw file to the cache and returns its path; a partial or altered download is not kept."""
-    import pooch
-
-    target = places["cache"]
-    pooch.get_logger().setLevel("WARNING")
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    urls = (f"{mirror.rstrip('/')}/{source.path}",) if mirror else source.urls
-    reason = "no URL is known"
-    for url in urls:
-        try:
-            pooch.retrieve(
-                url,
-                known_hash=f"sha256:{source.sha256}",
-                fname=target.name,
-                path=target.parent,
-                downloader=pooch.HTTPDownloader(timeout=30),
-            )
-            return target
-        except OSError as error:  # includes all errors of requests, some of which are also ValueErrors
-            reason = f"{url}: {error.strerror or type(error).__name__}"
-        except ValueError:
-            raise InputError(
-                f"the download of the {card.name} data from {url} is truncated or altered: its SHA-256 is not "
-                f"{source.sha256}; try again, or put the file at {target} yourself"
-            ) from None
-    looked = " and ".join(map(str, places.values()))
-    raise InputError(
-        f"the {card.name} data are not on this machine (looked for {looked}) and cannot be downloaded ({reason}); "
-        f"put the file at {target}, or point --data-dir or ${DATA_VARIABLE} at a folder that contains {source.path}"
-    )
+    if isinstance(card, ImageCard) or card.files:
+        return whereabouts(card.files, data_dir)
+    return "bundled with scikit-learn" if isinstance(card.source, SklearnSource) else "generated"
 
 
 @lru_cache(maxsize=8)  # safe to cache: the file's hash is verified before each call
@@ -129,13 +67,7 @@ def _read_table(path: Path) -> Array:
 
 def _verified_table(card: Card, source: FileSource, data_dir: Path | None) -> tuple[Path, Array]:
     """The path of a raw file, which is downloaded if it is missing, and its table."""
-    places = _places(source, data_dir)
-    path = next(filter(is_file, places.values()), None) or _download(card, source, places)
-    if (got := sha256_of_file(path)) != source.sha256:
-        raise InputError(
-            f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
-            "delete the file and download it again"
-        )
+    path = fetch(card.name, source, data_dir)
     return path, _read_table(path)
 
 

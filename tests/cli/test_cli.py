@@ -143,7 +143,7 @@ def test_a_failure_of_wandb_loses_no_cell(cli, tmp_path, monkeypatch):
 def test_lists(cli):
     status, out, _ = cli("datasets", "list", "--json")
     assert status == 0
-    assert {card["name"] for card in json.loads(out)} >= {"boston", "diabetes", "toy", "protein"}
+    assert {card["name"] for card in json.loads(out)} >= {"boston", "diabetes", "mnist", "toy", "protein"}
     assert "heating load" in cli("datasets", "list")[1]
     (exact,) = [entry for entry in json.loads(cli("methods", "list", "--json")[1]) if entry["name"] == "exact"]
     assert (exact["families"], exact["deterministic"], exact["options"]) == (["full", "ffg"], True, {})
@@ -156,7 +156,13 @@ def test_datasets_prepare_and_verify(cli):
     status, out, _ = cli("datasets", "verify", "diabetes")
     assert (status, out) == (0, "diabetes: the data and 20 splits match the card\n")
     status, out, _ = cli("datasets", "verify")
-    assert (status, len(out.splitlines())) == (0, 19)
+    assert (status, len(out.splitlines())) == (0, 20)
+
+
+@pytest.mark.data
+def test_datasets_prepare_and_verify_take_images(cli):
+    assert cli("datasets", "prepare", "mnist")[:2] == (0, "mnist: data folder\n")
+    assert cli("datasets", "verify", "mnist")[:2] == (0, "mnist: the 70000 images match the card\n")
 
 
 def test_infinity_is_a_word_in_json(cli, tmp_path):

@@ -13,14 +13,17 @@ import torch
 from safetensors.torch import save_file
 
 from fsvi_bench.errors import plain_demands
+from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.io import read_posterior, write_posterior
+from fsvi_bench.tasks.card import load_image_card
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
 FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
+IMAGES = "mnist is a data set of images, expected one for regression,"
 BUILD = "needs either --out FOLDER, to write tasks, or --check"
 
 SAID = [
@@ -40,6 +43,19 @@ SAID = [
     ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),
     ("tasks show bosten", "did you mean 'boston'?"),
     ("tasks build --check --dataset diabetis", "did you mean 'diabetes'"),
+    # images, which have no tasks
+    ("run --dataset mnist", f"{IMAGES} such as boston; use mnist with `fsvi-bench reproduce ksw2015-variance` or"),
+    ("run --dataset mnist --dry-run", IMAGES),
+    ("run --task mnist", IMAGES),
+    ("run --task mnist:0", IMAGES),
+    ("score --posterior x --task mnist:0", IMAGES),
+    ("tasks build --dataset mnist --out out", IMAGES),
+    ("tasks build --dataset mnist --check", IMAGES),
+    ("tasks show mnist", IMAGES),
+    ("tasks verify mnist:0", IMAGES),
+    ("tasks export mnist --out out", IMAGES),
+    ("datasets prepare mnst", "unknown data set 'mnst': did you mean 'mnist'"),
+    ("datasets verify mnist --data-dir empty", "fsvi-bench datasets prepare mnist"),
     ("run --device tpu", "--device is 'tpu', expected 'auto', 'cpu' or 'cuda'"),
     ("reproduce burt2020-fig1 --device tpu", "expected auto, cpu or cuda"),
     ("run --executor slurm", "--executor is 'slurm', expected 'local' or 'ray'"),
@@ -124,6 +140,21 @@ def test_data_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "data.txt").write_bytes(b"1 2 3\n")
     assert "is not the yacht data: its SHA-256 is" in refused(*arguments, "--data-dir", tmp_path / "mirror")
+
+
+def test_images_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
+    (tmp_path / "cache" / "data" / "mnist").mkdir(parents=True)
+    folder = tmp_path / "mirror" / "mnist"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(Experiment, "make", lambda *_: pytest.fail("the experiment has started"))
+    for name in load_image_card("mnist").reproductions:
+        said = refused("reproduce", name)
+        assert re.search(r"the mnist data are not on this machine.*put the file at.*\$FSVI_BENCH_DATA", said)
+        (folder / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b")
+        said = refused("reproduce", name, "--data-dir", tmp_path / "mirror", "--out", tmp_path / "o")
+        assert "is not the mnist data: it is a truncated or damaged gzip file" in said
 
 
 f64 = {"dtype": torch.float64}

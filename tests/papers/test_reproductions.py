@@ -2,19 +2,19 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
 from fsvi_bench.papers.experiment import ExperimentContext
-from fsvi_bench.papers.ksw2015 import variance
+from fsvi_bench.papers.ksw2015 import data, variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
 from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
+from tests.tasks.small_images import card_for, draw, idx, write
 
 NETWORK = {"width": 6, "steps": 5, "minibatch": 10, "lr": 0.001, "draws": 5, "seed": 0}
 CONCRETE = {"temperature": 0.1, "start_rate": 0.1, "lr_of_rates": 0.01}
@@ -74,8 +74,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(variance, "time_steps", clockless)
 
 
-def make(name, root, data_dir=None, progress=None):
-    return REPRODUCTIONS[name].make(Workspace(root, True, Resources(data_dir=data_dir), progress or Silent()))
+def make(name, root, data_dir=None):
+    return REPRODUCTIONS[name].make(Workspace(root, True, Resources(data_dir=data_dir), Silent()))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -93,39 +93,41 @@ def test_a_tiny_run_writes_everything_and_is_reproducible(name, tmp_path):
 # --- Images -----------------------------------------------------------------------------------------------------------
 
 
-def write_mnist(folder, seed=0):
-    rng = np.random.default_rng(seed)
-    x, y = rng.integers(0, 256, (80, 3, 3), dtype=np.uint8), np.arange(80) % 10
-    folder.mkdir(exist_ok=True)
-    np.savez(folder / "mnist.npz", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:])
-    return folder
+@pytest.fixture
+def put_mnist(monkeypatch):
+    """Writes 80 images in the format of MNIST to a folder, and makes their card that of MNIST."""
+
+    def put(folder, seed=0):
+        arrays = draw(seed, n=60, n_test=20, shape=(3, 3))
+        card = card_for(arrays)
+        monkeypatch.setattr(data, "load_image_card", {"mnist": card}.get)
+        write(folder, card, [idx(array) for array in arrays])
+        return folder
+
+    return put
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
-def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
-    notes, progress = [], Silent()
-    progress.note = notes.append
+def test_mnist_is_used_where_the_settings_say_so_and_may_move(tmp_path, monkeypatch, put_mnist):
+    monkeypatch.setitem(TINY, "ksw2015-fig1", {**TINY["ksw2015-fig1"], "images": "mnist"})
 
     def made(folder):
-        return make("ksw2015-fig1", tmp_path / "out", folder, progress)
+        return make("ksw2015-fig1", tmp_path / "out", folder)
 
-    first = made(write_mnist(tmp_path / "here"))
+    first = made(put_mnist(tmp_path / "here"))
     numbers = json.loads((tmp_path / "out" / "ksw2015-fig1-quick.json").read_text())
     assert set(numbers["frames"]["networks"]["images"]) == {"mnist"}
     assert numbers["tables"][0]["title"].startswith("Test error on mnist [%]")
-    assert notes == []
-    moved = made(write_mnist(tmp_path / "there"))
+    moved = made(put_mnist(tmp_path / "there"))
     assert (first.reused, moved.computed) == (0, 0)
-    assert made(write_mnist(tmp_path / "there", seed=1)).reused == 0
-    made(tmp_path)
-    assert notes == ["MNIST is not in the data folder: scikit-learn's bundled digits are used instead"]
+    assert made(put_mnist(tmp_path / "there", seed=1)).reused == 0
 
 
-def test_images_that_change_meanwhile_are_refused(tmp_path):
-    workspace = Workspace(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
-    found = ImageSource.find(ExperimentContext("x", workspace))
+def test_images_that_change_meanwhile_are_refused(tmp_path, put_mnist):
+    workspace = Workspace(tmp_path / "out", True, Resources(data_dir=put_mnist(tmp_path)), Silent())
+    found = ImageSource.find(ExperimentContext("x", workspace), "mnist")
     assert found.load().name == "mnist"
-    write_mnist(tmp_path, seed=1)
-    with pytest.raises(InputError, match="changed while they were in use"):
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"t10k-labels-idx1-ubyte\.gz is not the mnist data"):
         found.load()

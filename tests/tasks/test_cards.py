@@ -10,7 +10,9 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks.build import require_split, split_indices
-from fsvi_bench.tasks.card import FileSource, card_names, load_card
+from fsvi_bench.tasks.card import FileSource, all_names, card_names, find_card, load_card, load_image_card
+from fsvi_bench.tasks.official import load_task
+from fsvi_bench.tasks.own import make_task
 from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.splits import index_sha256, parse_ranges, splits_sha256, standard_splits
 from tests.conftest import REFERENCE
@@ -21,6 +23,7 @@ MASKED = json.loads((REFERENCE / "uci_datasets.json").read_text())  #: data sets
 
 def test_every_data_set_has_a_card():
     assert set(card_names()) == {*UCI, *MASKED, "diabetes", "toy"}
+    assert set(all_names()) - set(card_names()) == {"mnist"}
     assert (len(UCI), len(MASKED)) == (9, 8)
 
 
@@ -34,6 +37,18 @@ def test_a_card_says_what_a_reader_needs(name):
     assert card.target.column not in card.feature_columns
     assert card.fit.max_iterations == 5000
     assert card.fit.initial_noise_variance == 1e-4
+
+
+def test_the_card_of_images_says_what_a_reader_needs():
+    card = load_image_card("mnist")
+    assert find_card("mnist") is card
+    assert card.name == "mnist"
+    for text in (card.title, card.description, card.citation, card.terms):
+        assert len(text) >= 2
+    assert len({file.sha256 for file in card.files}) == 4
+    for file in card.files:
+        assert len(file.urls) == 2
+        assert all(url.startswith("https://") and url.endswith(f"/{file.path}") for url in file.urls)
 
 
 @pytest.mark.parametrize("name", UCI)
@@ -142,6 +157,16 @@ def test_toy_follows_the_papers_recipe():
     assert train.tolist() == list(range(40))
     assert len(test) == card.n - 40
     assert np.diff(draws[0].X[40:, 0]) == pytest.approx(5 / 199)
+
+
+def test_images_are_refused_where_tasks_are_needed():
+    for function in (load_card, load_task):
+        with pytest.raises(InputError, match=r"^mnist is a data set of images, expected one for regression, such as"):
+            function("mnist")
+    with pytest.raises(InputError, match="mnist is a data set of images"):
+        load_task("mnist:0")
+    with pytest.raises(InputError, match="name is 'mnist', the name of a published data set"):
+        make_task(np.eye(30), np.arange(30.0), k=2, name="mnist")
 
 
 def test_a_split_out_of_range_says_which_there_are():

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from fsvi_bench.tasks import raw
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 
+pytestmark = pytest.mark.usefixtures("empty_places")
 TABLE = b"1.0 2.0 3.0\n4.0 5.5 6.0\n7.0 8.0 9.0\n"
 
 
@@ -26,47 +24,6 @@ def card():
     source = base.source.model_copy(update={"sha256": hashlib.sha256(TABLE).hexdigest()})
     target = base.target.model_copy(update={"column": 2})
     return base.model_copy(update={"source": source, "n": 3, "D": 2, "feature_columns": (0, 1), "target": target})
-
-
-@pytest.fixture(autouse=True)
-def _empty_places(monkeypatch, tmp_path):
-    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
-    # No test may leave the machine: an unset mirror would mean the public address.
-    monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def __init__(self, body, declared, *args):
-        self.body, self.declared = body, declared
-        super().__init__(*args)
-
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", str(self.declared))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *args):
-        """Quiet."""
-
-
-@pytest.fixture
-def serve(monkeypatch):
-    """Serves one body at every path of a loopback address and makes it the mirror."""
-    servers = []
-
-    def start(body, declared=None):
-        handler = partial(_Handler, body, len(body) if declared is None else declared)
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        monkeypatch.setenv("FSVI_BENCH_MIRROR", f"http://127.0.0.1:{server.server_port}")
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def put(folder, card, content, which=0):

@@ -23,7 +23,7 @@ import fsvi_bench
 from fsvi_bench.arithmetic import PORTABLE
 from fsvi_bench.errors import InputError
 from fsvi_bench.resources import resource_dir
-from fsvi_bench.tasks.raw import DATA_VARIABLE, cache_dir
+from fsvi_bench.tasks.fetch import DATA_VARIABLE, cache_dir
 
 PACKAGE = Path(fsvi_bench.__file__).parent
 NOBODY = 65534

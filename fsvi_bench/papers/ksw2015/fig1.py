@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
-from fsvi_bench.papers.ksw2015.data import ImageSource
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
+from fsvi_bench.papers.ksw2015.data import ImageSource, OfImages
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, errors, split, train
 from fsvi_bench.papers.side_by_side import side_by_side
 from fsvi_bench.seeds import derive_seed
@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is 
 }
 
 
-class Settings(Plain):
+class Settings(OfImages):
     """Every combination of variant and width, `repeats` times."""
 
     widths: tuple[PositiveInt, ...] = Field(min_length=2)
@@ -76,7 +76,7 @@ def train_and_test(width: int, runs: Sequence[tuple[str, int]], training: TrainS
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
-    images = ImageSource.find(context)
+    images = ImageSource.find(context, settings.images)
     by_type = defaultdict(list)  # noise on inputs and noise on weights are different computations
     for variant, repeat in product(VARIANTS, range(settings.repeats)):
         by_type[VARIANTS[variant][0].endswith("-b")].append((variant, repeat))

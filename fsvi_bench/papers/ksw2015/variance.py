@@ -11,8 +11,8 @@ from pydantic import PositiveInt, model_validator
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
-from fsvi_bench.papers.ksw2015.data import ImageSource
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
+from fsvi_bench.papers.ksw2015.data import ImageSource, OfImages
 from fsvi_bench.papers.ksw2015.measuring import (
     NOISES,
     Law,
@@ -44,7 +44,7 @@ bounded = 2 * M < N
 """
 
 
-class Settings(Plain):
+class Settings(OfImages):
     """`networks` of each kind, trained until the last checkpoint, and the values printed in the paper."""
 
     networks: PositiveInt
@@ -64,7 +64,7 @@ class Settings(Plain):
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
-    images = ImageSource.find(context)
+    images = ImageSource.find(context, settings.images)
     grid = {"table": NOISES, "networks": side_by_side(range(settings.networks), context.device)}
     chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
     networks = context.table(train_and_measure, grid, images=images, **chosen)

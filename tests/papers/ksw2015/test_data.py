@@ -1,7 +1,6 @@
-"""Images from the bundled digits and from local MNIST files."""
+"""Images from the bundled digits and from files of MNIST."""
 
-import gzip
-import struct
+import hashlib
 
 import numpy as np
 import pytest
@@ -9,24 +8,15 @@ import sklearn.datasets
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.ksw2015.data import IDX_FILES, find_mnist, load_digits, load_images
+from fsvi_bench.papers.ksw2015 import data
+from fsvi_bench.papers.ksw2015.data import ImageSource, load_digits, load_images
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.tasks.card import load_image_card
+from fsvi_bench.tasks.images import load_raw_images
+from tests.tasks.small_images import card_for, draw, idx, write
 
-
-def arrays(rng, shape=(28, 28)):
-    return [
-        rng.integers(0, 256, (6, *shape), dtype=np.uint8),
-        np.arange(6, dtype=np.uint8),
-        rng.integers(0, 256, (3, *shape), dtype=np.uint8),
-        np.array([5, 4, 0], dtype=np.uint8),
-    ]
-
-
-def idx(array):
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def write_npz(folder, values):
-    np.savez(folder / "mnist.npz", **dict(zip(("x_train", "y_train", "x_test", "y_test"), values, strict=True)))
+#: Of the decompressed files without their headers, in order, by Python's gzip and hashlib.
+MNIST_SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 
 
 def test_digits_are_split_once_and_the_same_way():
@@ -40,48 +30,43 @@ def test_digits_are_split_once_and_the_same_way():
     assert (float(digits.x_train.min()), float(digits.x_train.max())) == (0.0, 1.0)
 
 
-def test_mnist_reads_alike_from_both_formats(tmp_path):
-    values = arrays(np.random.default_rng(0))
-    (tmp_path / "npz").mkdir()
-    write_npz(tmp_path / "npz", values)
-    (tmp_path / "idx" / "MNIST" / "raw").mkdir(parents=True)
-    for i, (name, array) in enumerate(zip(IDX_FILES, values, strict=True)):
-        packed = i % 2 == 0
-        path = tmp_path / "idx" / "MNIST" / "raw" / (f"{name}.gz" if packed else name)
-        path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
-    one, two = load_images(tmp_path / "npz"), load_images(tmp_path / "idx")
-    for part in ("x_train", "y_train", "x_test", "y_test"):
-        assert torch.equal(getattr(one, part), getattr(two, part))
-    assert (one.x_train.shape[1], one.name) == (784, "mnist")
-    assert torch.equal(one.x_test, torch.from_numpy(values[2].reshape(3, -1) / np.float32(255)))
-    assert one.y_test.tolist() == [5, 4, 0]
+def test_mnist_is_scaled_to_rows_of_pixels_between_0_and_1(tmp_path, monkeypatch):
+    arrays = draw()
+    card = card_for(arrays)
+    monkeypatch.setattr(data, "load_image_card", {"mnist": card}.get)
+    write(tmp_path, card, [idx(array) for array in arrays])
+    images = load_images("mnist", tmp_path)
+    assert images.name == "mnist"
+    assert torch.equal(images.x_train, torch.from_numpy(arrays[0].reshape(6, 20) / np.float32(255)))
+    assert torch.equal(images.x_test, torch.from_numpy(arrays[2].reshape(3, 20) / np.float32(255)))
+    assert images.y_train.tolist() == [0, 1, 2, 3, 4, 5]
+    assert images.y_test.tolist() == [6, 7, 8]
 
 
-def test_mnist_is_used_where_it_is_and_never_fetched(tmp_path):
-    assert find_mnist(tmp_path) == []
-    assert load_images(tmp_path).name == load_images(None).name == "digits"
-    write_npz(tmp_path, arrays(np.random.default_rng(0)))
-    assert load_images(tmp_path).name == "mnist"
+@pytest.mark.data
+def test_mnist_is_what_was_published():
+    raw = load_raw_images(load_image_card("mnist"))
+    assert hashlib.sha256(b"".join(array.tobytes() for array in raw)).hexdigest() == MNIST_SHA256
+    images = load_images("mnist")
+    assert (images.x_train.shape, images.x_test.shape) == ((60_000, 784), (10_000, 784))
+    # The numbers of each digit, and the mean and standard deviation of the training pixels, that everyone states.
+    assert images.y_train.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert images.y_test.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    pixels = images.x_train.double()
+    assert (float(pixels.mean()), float(pixels.std())) == pytest.approx((0.1307, 0.3081), abs=5e-5)
+    assert (float(pixels.min()), float(pixels.max())) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("damage", ["missing array", "labels too short", "not an archive"])
-def test_a_damaged_archive_is_refused(tmp_path, damage):
-    values = arrays(np.random.default_rng(0))
-    if damage == "missing array":
-        np.savez(tmp_path / "mnist.npz", x_train=values[0])
-    elif damage == "labels too short":
-        write_npz(tmp_path, [values[0], values[1][:3], *values[2:]])
-    else:
-        (tmp_path / "mnist.npz").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(InputError, match=r"mnist\.npz"):
-        load_images(tmp_path)
+def test_the_digits_need_no_files(tmp_path):
+    assert load_images("digits", tmp_path).sha256() == load_digits().sha256()
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\x00\x00\x0d" + raw[3:], lambda raw: raw[:3]])
-def test_a_damaged_idx_file_is_refused(tmp_path, damage):
-    for name, array in zip(IDX_FILES, arrays(np.random.default_rng(0)), strict=True):
-        (tmp_path / name).write_bytes(idx(array))
-    path = tmp_path / IDX_FILES[2]
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=IDX_FILES[2]):
-        load_images(tmp_path)
+def test_other_images_than_those_found_are_refused():
+    with pytest.raises(InputError, match="the digits images changed while they were in use"):
+        ImageSource(name="digits", sha256="0" * 64).load()
+
+
+@pytest.mark.parametrize("name", load_image_card("mnist").reproductions)
+def test_reproductions_are_of_mnist_and_their_previews_of_digits(name):
+    file = REPRODUCTIONS[name].file
+    assert (file.paper["images"], file.quick["images"]) == ("mnist", "digits")

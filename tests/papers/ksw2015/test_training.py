@@ -117,7 +117,7 @@ def test_networks_side_by_side_train_as_they_do_alone(digits, kinds):
         *_, one = train(one, digits, settings, [scale])
         alone, beside = (cross_entropies(each(x), y).mean() for each in (one, stack.alone(place)))
         assert beside.item() == pytest.approx(alone.item(), rel=1e-5)
-        assert alone.item() < 0.9 * start  # it has learnt something
+        assert alone.item() < 0.95 * start  # it has learnt something
         assert stack.alone(place).kl().item() == pytest.approx(one.kl().item(), rel=1e-5)
 
 
