@@ -83,8 +83,10 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     runs = [each for of_type in by_type.values() for each in side_by_side(of_type, context.device)]
     grid: dict[str, Sequence[Any]] = {"width": sorted(settings.widths), "runs": runs}
     parts: Any = context.table(train_and_test, grid, training=settings.training, images=images).to_dict("records")
-    networks = pd.json_normalize(parts, "networks", "width").astype({"width": int})
-    return findings(networks.assign(images=images.name, error=100 * networks["test_error"]))
+    networks = pd.json_normalize(parts, "networks", "width")
+    order = {"variant": pd.CategoricalDtype(list(VARIANTS), ordered=True), "width": int}
+    networks = networks.astype(order).sort_values(["variant", "width", "repeat"], ignore_index=True)
+    return findings(networks.assign(images=images.name, error=100 * networks["test_error"]).astype({"variant": str}))
 
 
 def findings(networks: pd.DataFrame) -> Frames:
