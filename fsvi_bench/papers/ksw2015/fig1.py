@@ -84,7 +84,7 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     grid: dict[str, Sequence[Any]] = {"width": sorted(settings.widths), "runs": runs}
     parts: Any = context.table(train_and_test, grid, training=settings.training, images=images).to_dict("records")
     networks = pd.json_normalize(parts, "networks", "width")
-    order = {"variant": pd.CategoricalDtype(list(VARIANTS), ordered=True), "width": int}
+    order: dict[Any, Any] = {"variant": pd.CategoricalDtype(list(VARIANTS), ordered=True), "width": int}
     networks = networks.astype(order).sort_values(["variant", "width", "repeat"], ignore_index=True)
     return findings(networks.assign(images=images.name, error=100 * networks["test_error"]).astype({"variant": str}))
 
