@@ -26,7 +26,7 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
 
-Samples = Float[NDArray[np.float64], "n k"]
+Samples = Float[np.ndarray, "n k"]  # NumPy 2.5 makes NDArray an alias, which jaxtyping refuses
 
 
 def run_chains(problems: Sequence[Task], share: float, chains: int, rounds: float) -> pd.DataFrame:
