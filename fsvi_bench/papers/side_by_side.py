@@ -56,7 +56,7 @@ class Average(Generic[Module]):
     7.2): dividing the moving average of t values by 1 − decay^t gives the latest one the weight used here."""
 
     def __init__(self, module: Module, decay: float) -> None:
-        self.module = copy.deepcopy(module).requires_grad_(False)
+        self.module = copy.deepcopy(module)
         self._pairs = list(zip(self.module.parameters(), module.parameters(), strict=True))
         self._remembered = torch.ones((), dtype=torch.float64, device=next(module.parameters()).device)  # decay^t
         self._decay = decay

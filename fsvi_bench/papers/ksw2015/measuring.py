@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field, NonNegativeInt, PositiveInt
 from scipy.stats import kurtosis
 from torch import Tensor
@@ -56,7 +56,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     train,
 )
 from fsvi_bench.papers.parts import Plain, Row
-from fsvi_bench.papers.side_by_side import Streams
+from fsvi_bench.papers.side_by_side import Streams, streams
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -66,13 +66,13 @@ Sampling = Literal["with-replacement", "without-replacement"]
 Sizes = Any  #: a minibatch size M, or an array of sizes, and corresponding values
 
 
-def draw_rows(N: int, M: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Row indices of a minibatch of M out of N."""
+def draw_rows(N: int, M: int, sampling: Sampling, generators: Streams) -> Int[Tensor, "B M"]:
+    """Row indices of a minibatch of M out of N for each network."""
     if sampling == "with-replacement":
-        return torch.randint(N, (M,), generator=generator)
+        return torch.stack([torch.randint(N, (M,), generator=each) for each in generators])
     if M > N:
         raise InputError(f"got minibatches of {M} from {N} images without replacement, expected at most {N}; reduce M")
-    return torch.randperm(N, generator=generator)[:M]
+    return torch.stack([torch.randperm(N, generator=each)[:M] for each in generators])
 
 
 def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
@@ -102,39 +102,52 @@ class VarianceSettings(Plain):
 
 
 def gradient_variances(
-    network: Classifier, images: Images, settings: VarianceSettings, seed: int, epochs: int
+    network: Classifier, images: Images, settings: VarianceSettings, epochs: int
 ) -> Iterator[dict[str, Any]]:
-    """One fixed network's entries of a table, with standard errors; each estimator has its own random stream.
+    """Fixed networks' entries of a table, with standard errors; `network` is the place in the stack. Each estimator has
+    its own random streams.
 
     "no-noise" is the variance from the choice of the minibatch alone.
     """
     for estimator in (*ESTIMATORS, "no-noise"):
-        draws = gradient_draws(network, images, settings, estimator, ("gradient variance", seed, epochs, estimator))
-        for (layer, parameter), gradients in draws.items():
-            variance, error = mean_variance(gradients)
-            place = {"epochs": epochs, "layer": layer, "parameter": parameter, "estimator": estimator}
-            yield {**place, "variance": variance, "error": error}
+        draws = gradient_draws(network, images, settings, estimator, ("gradient variance", epochs, estimator))
+        for (layer, parameter), stack in draws.items():
+            for place, gradients in enumerate(stack):
+                variance, error = mean_variance(gradients)
+                of = {
+                    "network": place,
+                    "epochs": epochs,
+                    "layer": layer,
+                    "parameter": parameter,
+                    "estimator": estimator,
+                }
+                yield {**of, "variance": variance, "error": error}
 
 
 def gradient_draws(
-    network: Classifier, images: Images, settings: VarianceSettings, estimator: Estimator, seed: tuple[str | int, ...]
-) -> dict[tuple[str, str], Float[Tensor, "R P"]]:
-    """R gradients of (N/M) Σ log p, at P coordinates of each watched parameter, in float64.
+    network: Classifier,
+    images: Images,
+    settings: VarianceSettings,
+    estimator: Estimator,
+    purpose: tuple[str | int, ...],
+) -> dict[tuple[str, str], Float[Tensor, "B R P"]]:
+    """R gradients of (N/M) Σ log p for each network, at P coordinates of each watched parameter, in float64.
 
-    The coordinates do not depend on `seed`, so estimators are compared at the same coordinates.
+    The coordinates do not depend on `purpose`, so estimators are compared at the same coordinates.
     """
     device, N = images.x_train.device, len(images.x_train)
-    noise, rows = [stream(device, *seed, "noise")], stream("cpu", *seed, "rows")
+    noise = streams(device, *purpose, "noise", seeds=network.seeds)
+    choices = streams("cpu", *purpose, "rows", seeds=network.seeds)
     watched = watched_parameters(network, estimator)
-    chosen = {group: _coordinates(p, settings.coordinates, group).to(device) for group, p in watched.items()}
+    chosen = {group: _coordinates(p[0], settings.coordinates, group).to(device) for group, p in watched.items()}
     draws: dict[tuple[str, str], list[Tensor]] = {group: [] for group in watched}
     for _ in range(settings.repetitions):
-        batch = draw_rows(N, settings.minibatch, "with-replacement", rows).to(device)
-        logits = network(images.x_train[batch], noise, estimator)
-        estimate = (-N / len(batch)) * cross_entropies(logits, images.y_train[batch]).sum()
+        rows = draw_rows(N, settings.minibatch, "with-replacement", choices).to(device)
+        logits = network(images.x_train[rows], noise, estimator)
+        estimate = (-N / settings.minibatch) * cross_entropies(logits, images.y_train[rows]).sum()
         for group, gradient in zip(watched, torch.autograd.grad(estimate, list(watched.values())), strict=True):
-            draws[group].append(gradient.flatten()[chosen[group]].double().cpu())
-    return {group: torch.stack(each) for group, each in draws.items()}
+            draws[group].append(gradient.flatten(1)[:, chosen[group]].double().cpu())
+    return {group: torch.stack(each, dim=1) for group, each in draws.items()}
 
 
 def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
@@ -198,51 +211,59 @@ class Law(NamedTuple):
         return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
 
 
-def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
-    """One fixed network's variance at each minibatch size M, for each estimator and way of drawing minibatches, and the
-    prediction from passes over all data.
+def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings) -> pd.DataFrame:
+    """Fixed networks' variances at each minibatch size M, for each estimator and way of drawing minibatches, and the
+    prediction from passes over all data; `network` is the place in the stack.
 
-    Each size, estimator and pass has its own random stream; both ways of drawing have the same ones.
+    Each size, estimator and pass has its own random streams; both ways of drawing have the same ones.
     """
     N, device = len(images.x_train), images.x_train.device
 
-    def measured(M: int, sampling: Sampling, *parts: str | int) -> tuple[float, float]:
-        noise, rows = [stream(device, *parts, M, "noise")], stream("cpu", *parts, M, "rows")
-        batches = (draw_rows(N, M, sampling, rows).to(device) for _ in range(settings.repetitions))
-        means = [log_likelihoods(network, images, batch, noise, estimator).mean() for batch in batches]
-        return mean_variance(torch.stack(means)[:, None].cpu())
+    def means(M: int, sampling: Sampling, estimator: Estimator) -> Float[Tensor, "B R"]:
+        purpose = ("minibatch law", estimator, M)
+        noise = streams(device, *purpose, "noise", seeds=network.seeds)
+        choices = streams("cpu", *purpose, "rows", seeds=network.seeds)
+        drawn = (draw_rows(N, M, sampling, choices).to(device) for _ in range(settings.repetitions))
+        found = [log_likelihoods(network, images, rows, noise, estimator).mean(1) for rows in drawn]
+        return torch.stack(found, dim=1).cpu()
+
+    def passes(estimator: Estimator) -> Float[Tensor, "B R N"]:
+        noise = streams(device, "minibatch law", estimator, "passes", seeds=network.seeds)
+        everything = torch.arange(N, device=device)
+        drawn = (log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes))
+        return torch.stack([each.cpu() for each in drawn], dim=1)
 
     found: list[pd.DataFrame] = []
     estimators: tuple[Estimator, ...] = ("local", "per-minibatch")
     for estimator in estimators:
-        parts = ("minibatch law", seed, estimator)
-        noise, everything = [stream(device, *parts, "passes")], torch.arange(N, device=device)
-        passes = (log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes))
-        law = law_of(torch.stack([each.cpu() for each in passes]), shares_noise=estimator == "per-minibatch")
+        laws = [law_of(each, shares_noise=estimator == "per-minibatch") for each in passes(estimator)]
         for sampling in get_args(Sampling):
-            sizes = pd.DataFrame({"M": settings.sizes})
-            sizes[["variance", "error"]] = [measured(M, sampling, *parts) for M in settings.sizes]
-            sizes = sizes.assign(
-                sampling=sampling,
-                estimator=estimator,
-                expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
-                predicted=law.predicted(sizes["M"], sampling),
-                printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
-                corrected_bound=law.bound(law.second_moment, sizes["M"]),
-                V_of_passes=law.V,
-                **law._asdict(),
-            )
-            found.append(sizes)
-    return pd.concat(found)
+            by_size = [means(M, sampling, estimator) for M in settings.sizes]
+            for place, law in enumerate(laws):
+                sizes = pd.DataFrame({"M": settings.sizes})
+                sizes[["variance", "error"]] = [mean_variance(of_all[place, :, None]) for of_all in by_size]
+                sizes = sizes.assign(
+                    network=place,
+                    sampling=sampling,
+                    estimator=estimator,
+                    expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
+                    predicted=law.predicted(sizes["M"], sampling),
+                    printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
+                    corrected_bound=law.bound(law.second_moment, sizes["M"]),
+                    V_of_passes=law.V,
+                    **law._asdict(),
+                )
+                found.append(sizes)
+    return pd.concat(found).sort_values("network", kind="stable")
 
 
 @torch.no_grad()
 def log_likelihoods(
-    network: Classifier, images: Images, rows: Tensor, noise: Streams, estimator: Estimator
-) -> Float[Tensor, " M"]:
-    """log p(y_i | x_i, w) of each row under one network with one draw of the noise, in float64."""
+    network: Classifier, images: Images, rows: Int[Tensor, "*B M"], noise: Streams, estimator: Estimator
+) -> Float[Tensor, "B M"]:
+    """log p(y_i | x_i, w) of each row under each network with one draw of the noise, in float64."""
     logits = network(images.x_train[rows], noise, estimator)
-    return -cross_entropies(logits.double(), images.y_train[rows])[0]
+    return -cross_entropies(logits.double(), images.y_train[rows])
 
 
 def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
@@ -308,17 +329,13 @@ def train_and_measure(
     variances: Rows = []
     for epochs, trained in enumerate(train(classifier, loaded, training)):
         if epochs in variance.checkpoints:
-            for place, (network, seed) in enumerate(zip(networks, seeds, strict=True)):
-                one = trained.alone(place).requires_grad_()
-                found = gradient_variances(one, loaded, variance, seed, epochs)
-                variances.extend({"network": network, **each} for each in found)
-    sizes: Rows = []
-    for place, (network, seed) in enumerate(zip(networks, seeds, strict=True)):
-        if table == "table 1":
-            of_one = measure_laws(trained.alone(place), loaded, law, seed)
-            sizes.extend(of_one.assign(network=network).to_dict("records"))
-    test_errors = errors(trained, loaded.x_test, loaded.y_test).tolist()
-    return {"variances": variances, "sizes": sizes, "test_errors": test_errors}
+            variances.extend(gradient_variances(trained, loaded, variance, epochs))
+    sizes: Rows = measure_laws(trained, loaded, law).to_dict("records") if table == "table 1" else []
+    return {
+        "variances": [{**row, "network": networks[row["network"]]} for row in variances],
+        "sizes": [{**row, "network": networks[row["network"]]} for row in sizes],
+        "test_errors": errors(trained, loaded.x_test, loaded.y_test).tolist(),
+    }
 
 
 # --- Speed (KSW, section 5: 1,635 s per epoch with a sample per point, 7.4 s local) -----------------------------------

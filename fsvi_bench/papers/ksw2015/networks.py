@@ -22,11 +22,10 @@ the validation set; the values here are our choices.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -170,19 +169,6 @@ class NoisyLinear(nn.Module):
         rates = self.log_alpha.sigmoid().mean((1, 2)).tolist()
         return [0.0 if noise.kind == "none" else rate for rate, noise in zip(rates, self.noise, strict=True)]
 
-    def alone(self, network: int) -> NoisyLinear:
-        """A copy of the layer of one of the networks."""
-        one, kept = copy.deepcopy(self), slice(network, network + 1)
-        one.noise, one.log_alpha = self.noise[kept], self._part(self.log_alpha, kept)
-        one.theta, one.bias = self._part(self.theta, kept), self._part(self.bias, kept)
-        one.kl_terms = self.kl_terms[kept]
-        return one
-
-    @staticmethod
-    def _part(of: Tensor, kept: slice) -> Any:
-        part = of[kept].detach().clone()
-        return nn.Parameter(part) if isinstance(of, nn.Parameter) else part
-
 
 def kl(layers: Iterable[NoisyLinear]) -> Float[Tensor, " B"]:
     """KSW's cubic approximation of the KL of each network's layers to the log-uniform prior, in nats (section 3.3).
@@ -230,13 +216,6 @@ class Classifier(nn.Module):
     def kl(self) -> Float[Tensor, " B"]:
         """KL divergence of each network, in nats."""
         return kl(self.layers)
-
-    def alone(self, network: int) -> Classifier:
-        """A copy of one of the networks."""
-        one = copy.deepcopy(self)
-        one.layers = nn.ModuleList(layer.alone(network) for layer in self.layers)  # type: ignore[assignment]
-        one.seeds = self.seeds[network : network + 1]
-        return one
 
 
 def per_point_noise(

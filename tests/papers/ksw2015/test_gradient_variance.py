@@ -50,7 +50,7 @@ def test_the_jackknife_equals_leaving_out_row_by_row():
 def test_minibatches_are_drawn_as_they_say():
     def draws(sampling, M, n=300):
         generator = torch.Generator().manual_seed(0)
-        return torch.stack([draw_rows(10, M, sampling, generator) for _ in range(n)])
+        return torch.cat([draw_rows(10, M, sampling, [generator]) for _ in range(n)])
 
     without, replaced = draws("without-replacement", 6), draws("with-replacement", 6)
     assert all(len(set(row.tolist())) == 6 for row in without)
@@ -63,7 +63,7 @@ def test_minibatches_are_drawn_as_they_say():
 def test_gradients_estimate_those_of_all_training_data(digits):
     # Without weight noise the mean over minibatches is the gradient of Σ log p over the training set.
     settings, net = VarianceSettings(**(SETTINGS | {"repetitions": 300})), network(digits, "gaussian-a")
-    draws = gradient_draws(net, digits, settings, "no-noise", ("test",))[("top", "theta")]
+    (draws,) = gradient_draws(net, digits, settings, "no-noise", ("test",))[("top", "theta")]
     loss = torch.nn.functional.cross_entropy(net(digits.x_train)[0], digits.y_train, reduction="sum")
     (full,) = torch.autograd.grad(-loss, [net.layers[-1].theta])
     error = draws.std(0) / math.sqrt(300)

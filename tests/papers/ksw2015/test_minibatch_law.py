@@ -118,4 +118,4 @@ def test_impossible_measurements_are_refused(changes):
 
 def test_minibatches_without_replacement_are_no_larger_than_the_data():
     with pytest.raises(InputError, match="at most 10"):
-        draw_rows(10, 11, "without-replacement", torch.Generator())
+        draw_rows(10, 11, "without-replacement", [torch.Generator()])
