@@ -75,7 +75,7 @@ def tiny(monkeypatch):
 
 
 def make(name, root, data_dir=None, progress=None):
-    return REPRODUCTIONS[name].make(Workspace(root, True, Resources(data_dir=data_dir), progress or Silent()))
+    return REPRODUCTIONS[name].make(Workspace(root, "quick", Resources(data_dir=data_dir), progress or Silent()))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -123,7 +123,7 @@ def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
 
 
 def test_images_that_change_meanwhile_are_refused(tmp_path):
-    workspace = Workspace(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
+    workspace = Workspace(tmp_path / "out", "quick", Resources(data_dir=write_mnist(tmp_path)), Silent())
     found = ImageSource.find(ExperimentContext("x", workspace))
     assert found.load().name == "mnist"
     write_mnist(tmp_path, seed=1)

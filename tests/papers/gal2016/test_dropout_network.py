@@ -49,7 +49,7 @@ class Given(ExperimentContext):
     """Its parts are found at once, made by hand."""
 
     def __init__(self, find):
-        super().__init__("given", Workspace(Path("nowhere"), True, Resources(), Silent()))
+        super().__init__("given", Workspace(Path("nowhere"), "quick", Resources(), Silent()))
         self.find = find
 
     def table(self, function, grid, **shared):
@@ -59,7 +59,7 @@ class Given(ExperimentContext):
 
 def found(experiment, context, **settings):
     """Frames of an experiment from such parts, with claims' values, and (low, high)."""
-    settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
+    settings = experiment.settings.model_validate({**experiment._settings("quick").model_dump(), **settings})
     frames = experiment.investigate(settings, context)
     verdicts = experiment._judge(frames)
     return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
@@ -214,7 +214,7 @@ def test_elbo_and_test_likelihood():
 
 
 def test_claims_about_a_grid_need_its_points():
-    sound = REPRODUCTIONS["gal2016-elbo"]._settings(True).model_dump()
+    sound = REPRODUCTIONS["gal2016-elbo"]._settings("quick").model_dump()
     with pytest.raises(ValueError, match=r"the claims need drop_rates \[0\.0, 0\.5, 0\.75, 0\.9\]"):
         elbo.Settings.model_validate({**sound, "drop_rates": (0.0, 0.5)})
 

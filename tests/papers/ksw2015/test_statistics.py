@@ -111,7 +111,7 @@ def findings(networks=2):
         {"table": table, "network": network, **measured}
         for (table, measured), network in itertools.product(kinds.items(), range(networks))
     ]
-    return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings(False))
+    return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings("paper"))
 
 
 @pytest.fixture
