@@ -102,6 +102,22 @@ def test_one_function_has_one_mask():
     assert not torch.allclose(many[:4], many[4:])
 
 
+@pytest.mark.parametrize(("module", "values"), [(elbo, {"tau": 10.0, "p": 0.5}), (uncertainty, {})])
+def test_denormal_numbers_count_as_zero_only_while_networks_are_trained(monkeypatch, module, values):
+    tiny, seen = torch.tensor([1e-39]), []
+
+    def look(*_):
+        seen.append(float(tiny * 1.5))
+        raise ArithmeticError
+
+    monkeypatch.setattr(module, "fit", look)
+    settings = REPRODUCTIONS[f"gal2016-{module.__name__.split('.')[-1]}"]._settings("quick").network
+    with pytest.raises(ArithmeticError):
+        module.train_and_measure(**values, N=10, repeat=0, N_test=5, network=settings, device="cpu")
+    assert seen == [0.0]
+    assert float(tiny * 1.5) == pytest.approx(1.5e-39, rel=1e-5)
+
+
 # --- The KL ----------------------------------------------------------------------------------------------------------------
 
 
