@@ -1,14 +1,18 @@
 """Writes the outputs, figures and verdicts of the commands in the documentation into its pages: `make pictures`.
 
     python docs/make_pictures.py [PART]...     default: every part
+    python docs/make_pictures.py NAME=DIR      one reproduction, from the output folder of a run elsewhere
 
 The parts are
 
  - transcripts: the output below each `$ command` of a ```console block, in README.md and docs/;
  - exact, report, leaderboard: the pictures of these names in docs/pictures;
  - reproductions: command, figure and verdicts between `<!-- reproduction: NAME -->` and `<!-- end -->`, and the
-   gallery. Reproductions that take hours are run with --quick, and the pages say so;
+   gallery. `SHOWN` has the scales of those that train networks, and the pages say them;
  - the name of a reproduction, such as ksw2015-fig2: this one alone.
+
+Networks at medium or paper scale take hours, so they are not run here. `NAME=DIR` takes the JSON files of these scales
+and the picture from DIR, and keeps the JSON in docs/reproductions/results, from which later calls write the page.
 
 Everything runs in build/pictures, where a second call resumes. From scratch it takes about 15 minutes on two cores.
 """
@@ -26,7 +30,9 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -35,6 +41,8 @@ from PIL import Image
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.papers.burt2020.toy import curve
 from fsvi_bench.papers.claims import Verdict
+from fsvi_bench.papers.places import Scale, stem_of
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 from fsvi_bench.presenting.summary import cells_of
@@ -49,7 +57,14 @@ WORK = ROOT / "build" / "pictures"
 COLUMNS = 118  #: of the terminal that transcripts show; all scores fit
 TOY_SPLIT = 1
 CHROMIUM = "/usr/bin/chromium"
-QUICK = {"ksw2015-variance", "ksw2015-fig1", "gal2016-elbo", "gal2016-uncertainty"}  #: hours or days in full
+#: The scales that pages show of reproductions that train networks; the first has the picture. Others: the paper's.
+SHOWN: dict[str, tuple[Scale, ...]] = {
+    "ksw2015-variance": ("quick",),
+    "ksw2015-fig1": ("quick",),
+    "gal2016-elbo": ("quick",),
+    "gal2016-uncertainty": ("quick",),
+}
+TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
     "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, with `--quick` 4 minutes"),
@@ -60,17 +75,21 @@ OF_STUDY = {
 OWN_PAGE = {"validation", "tuning"}  #: which they write themselves, with `--out docs`
 WIDTH = 1000  #: of a reproduction's picture, in pixels
 GALLERY = DOCS / "reproductions" / "index.md"
+KEPT = DOCS / "reproductions" / "results"
 
 
 def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         each.__name__: each for each in (transcripts, exact, report, leaderboard, reproductions)
     }
-    asked = sys.argv[1:] or list(parts)
-    if not set(asked) <= {*parts, *published()}:
+    asked = [each.partition("=")[::2] for each in sys.argv[1:] or parts]
+    if not all(name in published() or (name in parts and not folder) for name, folder in asked):
         sys.exit(__doc__)
     WORK.mkdir(parents=True, exist_ok=True)
-    for name in asked:
+    for name, folder in asked:
+        if folder:
+            keep(name, Path(folder))
+    for name in dict.fromkeys(name for name, _ in asked):
         parts[name]() if name in parts else reproduction(name)
 
 
@@ -245,36 +264,126 @@ def _order(name: str) -> tuple[int, str]:
     return groups.index(name.partition("-")[0]), name
 
 
-def _command(name: str) -> str:
-    return f"fsvi-bench reproduce {name}{' --quick' if name in QUICK else ''}"
+def _command(name: str, scale: Scale) -> str:
+    return f"fsvi-bench reproduce {name}{'' if scale == 'paper' else f' --{scale}'}"
 
 
-def _verdicts(name: str) -> list[Verdict]:
-    (path,) = (WORK / "fsvi-bench-results" / name).glob("*.json")
-    return [Verdict.model_validate(each) for each in json.loads(path.read_text())["claims"]]
+def _shown(name: str) -> tuple[Scale, ...]:
+    return SHOWN.get(name, ("paper",))
+
+
+def keep(name: str, folder: Path) -> None:
+    """Takes results that were computed elsewhere, of the scales that are shown, and the picture of the first scale."""
+    files = {scale: folder / f"{stem_of(name, scale)}.json" for scale in _shown(name)}
+    found = {scale: path for scale, path in files.items() if path.is_file()}
+    if not found:
+        sys.exit(f"{folder} has none of {', '.join(path.name for path in files.values())}; run one, or change SHOWN")
+    KEPT.mkdir(exist_ok=True)
+    for scale, path in found.items():
+        document(path, name, scale)  # refuses other settings before anything is written
+        (KEPT / path.name).write_bytes(path.read_bytes())
+    if _shown(name)[0] in found:
+        save_picture(name, folder)
+
+
+def save_picture(name: str, folder: Path) -> None:
+    """The figure of the first scale shown, reduced, goes beside the page."""
+    image = Image.open(folder / f"{stem_of(name, _shown(name)[0])}.png").convert("RGB")
+    image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
+
+
+def document(path: Path, name: str, scale: Scale) -> dict[str, Any]:
+    """A reproduction's JSON, made with the settings that its YAML has now: the page says which these are."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    settings = REPRODUCTIONS[name]._settings(scale).model_dump(mode="json")
+    if (content["figure"], content["scale"], content["settings"]) != (name, scale, settings):
+        sys.exit(f"{path} was not made with the {scale} settings of conf/reproductions/{name}.yaml; rerun it")
+    return content
+
+
+@cache
+def results(name: str) -> dict[Scale, dict[str, Any]]:
+    """The documents that a page shows, by scale: kept ones, and others computed here."""
+    found = {}
+    for scale in _shown(name):
+        path = KEPT / f"{stem_of(name, scale)}.json"
+        if not path.is_file():
+            if name in SHOWN and scale != "quick":
+                sys.exit(f"{name} takes hours at this scale; run `{_command(name, scale)}`, then give {name}=DIR")
+            bench(*_command(name, scale).split()[1:])
+            path = WORK / "fsvi-bench-results" / name / path.name
+            if scale == _shown(name)[0]:
+                save_picture(name, path.parent)
+        found[scale] = document(path, name, scale)
+    return found
+
+
+def _verdicts(name: str) -> dict[Scale, list[Verdict]]:
+    found = {
+        scale: [Verdict.model_validate(each) for each in content["claims"]] for scale, content in results(name).items()
+    }
+    claims = {tuple((each.says, each.side, each.threshold) for each in verdicts) for verdicts in found.values()}
+    if len(claims) > 1:
+        sys.exit(f"the results of {name} have different claims; rerun those of an earlier version")
+    return found
 
 
 def _reproduction(name: str) -> str:
-    """Runs it; its picture, reduced, goes beside the page."""
-    bench(*_command(name).split()[1:])
-    (picture,) = (WORK / "fsvi-bench-results" / name).glob(f"{name}*.png")
-    image = Image.open(picture).convert("RGB")
-    image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-    image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
-    look = "\n*This is a preview at reduced scale; do not cite it.*\n" if name in QUICK else ""
-    lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
-    lines += map(_claim, _verdicts(name))
-    table = "\n".join(lines) if len(lines) > 2 else "This reproduction draws a figure and has no claims."
+    """A page's block: commands, scales, figure and verdicts."""
+    verdicts = _verdicts(name)
+    commands = "\n".join(_command(name, scale) for scale in verdicts)
+    said = "".join(f"\n{_scale_said(name, scale)}\n" for scale in verdicts if name in SHOWN)
     return (
-        f"\n<!-- test: parse (make pictures runs it) -->\n```sh\n{_command(name)}\n```\n{look}\n"
-        f"![Figure of {name}]({name}.png)\n\n{table}\n"
+        f"\n<!-- test: parse (make pictures runs it) -->\n```sh\n{commands}\n```\n{said}\n"
+        f"![Figure of {name}]({name}.png)\n\n{_table(verdicts)}\n"
     )
+
+
+def _scale_said(name: str, scale: Scale) -> str:
+    """A sentence about a result's scale, with its numbers if they are kept."""
+    kept = f"{stem_of(name, scale)}.json"
+    numbers = f" ([numbers](results/{kept}))" if (KEPT / kept).is_file() else ""
+    if scale == "quick":
+        subject = "This is a preview" if len(_shown(name)) == 1 else "The preview is"
+        return f"*{subject} at reduced scale; do not cite it*{numbers}: {REPRODUCTIONS[name].changes(scale)}."
+    if scale == "medium":
+        return f"Run at medium scale{numbers}: {REPRODUCTIONS[name].changes(scale)}."
+    return f"Run at the paper's scale{numbers}."
+
+
+def _table(verdicts: dict[Scale, list[Verdict]]) -> str:
+    """Verdicts, with a column for each scale if there are several."""
+    (first, *_), claims = verdicts.values(), list(zip(*verdicts.values(), strict=True))
+    if not first:
+        return "This reproduction draws a figure and has no claims."
+    if len(verdicts) == 1:
+        lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
+        lines += map(_claim, first)
+    else:
+        titles = "".join(f" {TITLES[scale]} |" for scale in verdicts)
+        lines = [f"| claim | threshold |{titles}", "|---|---|" + "---|" * len(verdicts)]
+        lines += map(_claims, claims)
+    return "\n".join(lines)
 
 
 def _claim(claim: Verdict) -> str:
     interval = "none (deterministic)" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
-    said = claim.says.replace("|", r"\|")
-    return f"| {claim.outcome} | {said} | {claim.found} | {interval} | {claim.side} {claim.threshold:g} |"
+    return f"| {claim.outcome} | {_says(claim)} | {claim.found} | {interval} | {claim.side} {claim.threshold:g} |"
+
+
+def _claims(claim: tuple[Verdict, ...]) -> str:
+    """One claim at several scales: verdict, value and interval of each."""
+    cells = "".join(f" {each.outcome}: {each.found}{_interval(each)} |" for each in claim)
+    return f"| {_says(claim[0])} | {claim[0].side} {claim[0].threshold:g} |{cells}"
+
+
+def _interval(claim: Verdict) -> str:
+    return "" if claim.low == claim.high else f" ({claim.low:.3g} to {claim.high:.3g})"
+
+
+def _says(claim: Verdict) -> str:
+    return claim.says.replace("|", r"\|")
 
 
 def _card(name: str) -> str:
@@ -287,12 +396,19 @@ def _card(name: str) -> str:
     elif name in OWN_PAGE:
         picture, page = f"../{name}.png", f"../{name}.md"
     else:
-        outcomes = [verdict.outcome for verdict in _verdicts(name)]
+        scale = _shown(name)[0]
+        outcomes = [verdict.outcome for verdict in _verdicts(name)[scale]]
         counts = [
             f"{outcomes.count(each)} {each}" for each in ("held", "did not hold", "undecided") if each in outcomes
         ]
-        found = ", ".join(counts) + (" (preview)" if name in QUICK else "")
-    lines = [f"[![{name}]({picture})]({page})", f"**[{name}]({page})**: {summary}", f"`{_command(name)}`", found]
+        found = ", ".join(counts) + (f" ({TITLES[scale]})" if scale != "paper" else "")
+    command = _command(name, _shown(name)[0])
+    lines = [
+        f"[![{name}]({picture})]({page})",
+        f"**[{name}]({page})**: {summary}",
+        f"`{command}`",
+        found,
+    ]
     first, *rest = filter(None, lines)
     return "\n\n".join([f"-   {first}", *(f"    {line}" for line in rest)]) + "\n"
 

@@ -125,7 +125,8 @@ class Reproduce(Options):
 
     Args:
         name: Name of the reproduction. Default: list all of them.
-        quick: Use fewer steps and splits: a preview at reduced scale; do not cite it.
+        quick: Use fewer steps and splits: a preview at reduced scale, in minutes; do not cite it.
+        medium: Use a scale between the preview's and the paper's: networks in an evening on two cores.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.
@@ -133,6 +134,7 @@ class Reproduce(Options):
 
     name: Annotated[str | None, typer.Argument(metavar="NAME")] = None
     quick: bool = False
+    medium: bool = False
     compute: Annotated[bool | None, typer.Option("--compute/--no-compute")] = None
     device: str = "auto"
     workers: Workers = None

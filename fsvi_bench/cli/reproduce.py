@@ -11,7 +11,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.papers.experiment import Outcome
 from fsvi_bench.papers.parts import PartFailed
-from fsvi_bench.papers.places import Workspace
+from fsvi_bench.papers.places import Scale, Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.tables import Table, in_words
@@ -41,11 +41,12 @@ def reproduce(options: Reproduce) -> int:
 
 
 def _make(options: Reproduce, name: str, root: Path) -> Outcome:
-    reproduction, compute = find_reproduction(name), options.compute
+    reproduction, scale, compute = find_reproduction(name), _scale(options), options.compute
+    reproduction.require(scale)
     if compute is None:
-        compute = options.quick or not reproduction.takes_days
+        compute = scale != "paper" or not reproduction.takes_days
     if compute:
-        reproduction.check(options.quick, options.data_dir)
+        reproduction.check(scale, options.data_dir)
     elif not reproduction.shows_unfinished:
         raise InputError(f"{name} cannot show stored results without computing; drop --no-compute")
     executor = LocalExecutor(options.workers or available_cores())
@@ -53,7 +54,13 @@ def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     require_writable_directory(root, "output folder", "choose another with --out")
     use_one_thread()
     with RichProgress() as progress:
-        return reproduction.make(Workspace(root, options.quick, resources, progress, compute))
+        return reproduction.make(Workspace(root, scale, resources, progress, compute))
+
+
+def _scale(options: Reproduce) -> Scale:
+    if options.quick and options.medium:
+        raise InputError("got both --quick and --medium, expected one scale; drop one of them")
+    return "quick" if options.quick else "medium" if options.medium else "paper"
 
 
 def _show(outcome: Outcome) -> None:
@@ -61,8 +68,8 @@ def _show(outcome: Outcome) -> None:
         stdout.print(result_table(outcome.records, stdout.width))
     for each in outcome.tables:
         stdout.print(each.terminal())
-    if outcome.claims and outcome.quick:
-        print("A preview at reduced scale cannot confirm or refute a claim. At this scale:")
+    if outcome.claims:
+        print(_introduction(outcome))
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
         unit = f" {claim.unit}" if claim.unit else ""
@@ -72,6 +79,15 @@ def _show(outcome: Outcome) -> None:
         )
     for path in outcome.files:
         print(path)
+
+
+def _introduction(outcome: Outcome) -> str:
+    """Says at which scale the verdicts are."""
+    if outcome.scale == "quick":
+        return "A preview at reduced scale cannot confirm or refute a claim. At this scale:"
+    if outcome.scale == "medium":
+        return f"At medium scale: {find_reproduction(outcome.name).changes('medium')}:"
+    return "At the paper's scale:"
 
 
 def _summarise(outcome: Outcome, root: Path) -> int:

@@ -22,6 +22,7 @@ from fsvi_bench.papers.parts import ExperimentContext as ExperimentContext
 from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
+from fsvi_bench.papers.places import Scale as Scale
 from fsvi_bench.papers.places import Workspace, run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
@@ -52,7 +53,7 @@ class Outcome(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     name: str
-    quick: bool
+    scale: Scale
     files: list[Path] = []
     computed: int
     reused: int
@@ -63,12 +64,13 @@ class Outcome(BaseModel):
 
 
 class File(Plain):
-    """`conf/reproductions/<name>.yaml`: settings of both scales, claims with thresholds fixed before any run, tables
-    and figure."""
+    """`conf/reproductions/<name>.yaml`: settings of each scale, claims with thresholds fixed before any run,
+    tables and figure."""
 
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: overrides `paper`
+    medium: dict[str, Any] | None = None  #: overrides `paper`; only experiments that train networks have it
     claims: Sequence[PlacedClaim] = ()
     tables: tuple[TableSpec, ...] = ()
     figure: FigureSpec | str  #: or the name of a reproduction with the same figure
@@ -76,10 +78,10 @@ class File(Plain):
 
 @dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
-    """A published experiment that can be reproduced, at the paper's scale or as a preview.
+    """A published experiment that can be reproduced, at the paper's scale or a smaller one.
 
     Args:
-        settings: the model of the YAML's `paper` and `quick`. A reproduction whose model is `Request` is made from the
+        settings: the model of the YAML's scales. A reproduction whose model is `Request` is made from the
             cells of a run, and can show an unfinished run without computing anything.
         takes_days: whether the paper's scale takes days; it is then computed only on request.
     """
@@ -103,13 +105,26 @@ class Reproduction(ABC, Generic[Settings]):
         """A one-line summary."""
         return self.file.summary
 
-    def check(self, quick: bool, data_dir: Path | None) -> None:
+    def require(self, scale: Scale) -> None:
+        """Raises InputError if the YAML does not declare this scale, or is not valid."""
+        self._overrides(scale)
+
+    def changes(self, scale: Scale) -> str:
+        """The settings in which a scale differs from the paper's, in words; empty for the paper's."""
+        paper, own = (_flat(self._settings(each).model_dump(mode="json")) for each in ("paper", scale))
+        return "; ".join(
+            f"{name} {_in_words(value)} (paper: {_in_words(paper.get(name))})"
+            for name, value in own.items()
+            if value != paper.get(name)
+        )
+
+    def check(self, scale: Scale, data_dir: Path | None) -> None:
         """Checks all requirements before anything is computed or written.
 
         Raises:
             InputError: something is missing or not valid.
         """
-        settings = self._settings(quick)
+        settings = self._settings(scale)
         if isinstance(settings, Request):
             plan = make_plan(settings)
             require_data(plan.splits, data_dir, plan.given)
@@ -125,10 +140,18 @@ class Reproduction(ABC, Generic[Settings]):
             PartFailed: a part could not be computed; finished parts are kept.
         """
 
-    def _settings(self, quick: bool) -> Settings:
-        file = self.file
-        content = file.paper | (file.quick if quick else {})
+    def _settings(self, scale: Scale) -> Settings:
+        content = self.file.paper | self._overrides(scale)
         return checked(self.settings, content, path_of(self.name), "fix the file")
+
+    def _overrides(self, scale: Scale) -> dict[str, Any]:
+        file = self.file
+        overrides = {"paper": {}, "quick": file.quick, "medium": file.medium}[scale]
+        if overrides is None:
+            raise InputError(
+                f"{self.name} has no medium scale, expected one of {', '.join(_names_with_medium())}; drop --medium"
+            )
+        return overrides
 
 
 @dataclass(frozen=True)
@@ -139,22 +162,22 @@ class Experiment(Reproduction[Settings]):
         settings: for a `Request`, its cells are first run or found.
         investigate: computes the results as tidy frames, from which the YAML's claims, tables and figure are made. It
             is deterministic, and splits long computations into parts.
-        page: returns a Markdown page from the frames, the verdicts, and whether it is a preview.
+        page: returns a Markdown page from the frames, the verdicts, and the scale.
     """
 
     investigate: Callable[[Settings, ExperimentContext], Frames]
-    page: Callable[[Frames, Sequence[Verdict], bool], str] | None = None
+    page: Callable[[Frames, Sequence[Verdict], Scale], str] | None = None
 
     def make(self, workspace: Workspace) -> Outcome:
         """As `Reproduction.make`. If no cell has a task, nothing is written."""
-        settings = self._settings(workspace.quick)
+        settings = self._settings(workspace.scale)
         cells = run_or_find(make_plan(settings), workspace, self.name) if isinstance(settings, Request) else NO_CELLS
         context = ExperimentContext(self.name, workspace, cells)
         some = not cells.records or any(record.task_sha256 for record in cells.records)
         shown = self._show(settings, self.investigate(settings, context), workspace) if some else {}
         return Outcome(
             name=self.name,
-            quick=workspace.quick,
+            scale=workspace.scale,
             computed=cells.computed + context.computed,
             reused=cells.reused + context.reused,
             records=cells.records,
@@ -168,9 +191,9 @@ class Experiment(Reproduction[Settings]):
         with self._names_of_the_file(frames):
             tables = tuple(spec.of(frames) for spec in file.tables)
         numbers = {
-            "format": "fsvi-reproduction/2",
+            "format": "fsvi-reproduction/3",
             "figure": self.name,
-            "quick": workspace.quick,
+            "scale": workspace.scale,
             "settings": settings,
             "claims": verdicts,
             "tables": tables,
@@ -180,7 +203,7 @@ class Experiment(Reproduction[Settings]):
         if tables:
             texts[".csv"] = as_csv(tables)
         if self.page:
-            texts[".md"] = self.page(frames, verdicts, workspace.quick)
+            texts[".md"] = self.page(frames, verdicts, workspace.scale)
         # Written before the figure, so that results are kept if drawing fails.
         written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
         with self._names_of_the_file(frames):
@@ -213,6 +236,23 @@ class Experiment(Reproduction[Settings]):
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): frame[name].replace({pd.NA: None}).tolist() for name in frame}
+
+
+def _flat(settings: Mapping[str, Any], within: str = "") -> dict[str, Any]:
+    """Nested settings by name, such as `network.width`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{within}{name}.") if isinstance(value, Mapping) else {f"{within}{name}": value}
+    return found
+
+
+def _in_words(value: Any) -> str:
+    return ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
+
+
+def _names_with_medium() -> list[str]:
+    contents = {path.stem: read_yaml(path) for path in sorted(path_of("any").parent.glob("*.yaml"))}
+    return [name for name, content in contents.items() if isinstance(content, dict) and "medium" in content]
 
 
 def figure_of(figure: FigureSpec | str) -> FigureSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
@@ -15,20 +15,28 @@ from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 
+#: The paper's own, one for an evening on two cores, and one for minutes: a preview.
+Scale = Literal["quick", "medium", "paper"]
+
 
 @dataclass(frozen=True)
 class Workspace:
     """A reproduction's output folder, scale and resources."""
 
     root: Path
-    quick: bool
+    scale: Scale
     resources: Resources
     progress: Progress
     compute: bool = True  #: if False, only the folder's records are shown
 
     def stem(self, name: str) -> Path:
-        """Path of the output files, without a suffix; a preview never overwrites a result."""
-        return self.root / (f"{name}-quick" if self.quick else name)
+        """Path of the output files, without a suffix; a scale never overwrites another's results."""
+        return self.root / stem_of(name, self.scale)
+
+
+def stem_of(name: str, scale: Scale) -> str:
+    """Name of a reproduction's output files at this scale, without a suffix."""
+    return name if scale == "paper" else f"{name}-{scale}"
 
 
 class Place(NamedTuple):

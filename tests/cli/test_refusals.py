@@ -90,6 +90,12 @@ SAID = [
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
     ("reproduce ksw2015-fig2 --no-compute", "drop --no-compute"),
+    ("reproduce ksw2015-fig1 --quick --medium", "got both --quick and --medium, expected one scale; drop one of them"),
+    (
+        "reproduce ksw2015-fig2 --medium",
+        "ksw2015-fig2 has no medium scale, expected one of gal2016-elbo, gal2016-uncertainty",
+    ),
+    ("reproduce burt2020-study --medium --no-compute", "has no medium scale"),
     ("submit exact", "needs --author (a name) and --owner"),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -110,7 +111,7 @@ def test_two_runs_give_the_same_figure(quick, tmp_path):
 def test_figure_2_writes_means_over_splits(quick, tmp_path):
     status, out, _ = quick("burt2020-fig2", "--json")
     document, files = json.loads(out), figure_files(tmp_path, "burt2020-fig2")
-    assert (status, document["name"], document["quick"]) == (0, "burt2020-fig2", True)
+    assert (status, document["name"], document["scale"]) == (0, "burt2020-fig2", "quick")
     assert document["files"] == [str(path) for path in files]
     records = records_of(tmp_path)
     assert {record["cell"] for record in document["records"]} == set(records)
@@ -196,18 +197,38 @@ def test_an_experiment_reports_the_verdicts_on_its_claims(quick, cli, tmp_path):
     assert err.strip() == f"results are in {tmp_path}"  # no parts, nothing to count
     claims = json.loads(cli("reproduce", "ksw2015-fig2", "--out", tmp_path, "--json")[1])["claims"]
     assert [claim["holds"] for claim in claims] == [True, False, True]
-    assert "cannot confirm or refute a claim" not in cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
+    out = cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
+    assert "At the paper's scale:" in out
+    assert "cannot confirm or refute a claim" not in out
 
 
 def test_undecided_and_refuted_claims_are_distinguished(capsys):
     claim = {"says": "it is", "side": "above", "threshold": 0.5, "value": 0.6, "holds": False}
     cases = ("", 0.4, 0.9), ("nats", 0.6, math.inf)
     claims = [Verdict(statistic=f"s{low}", unit=unit, low=low, high=high, **claim) for unit, low, high in cases]
-    _show(Outcome(name="x", quick=False, files=[], computed=0, reused=0, claims=claims))
+    _show(Outcome(name="x", scale="paper", files=[], computed=0, reused=0, claims=claims))
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "At the paper's scale:",
         "undecided: it is", "s0.4: 0.6 [0.4, 0.9], claimed above 0.5",
         "did not hold: it is", "s0.6: 0.6 nats [0.6, ∞], claimed above 0.5",
     ]  # fmt: skip
+
+
+def test_medium_scale_says_what_it_changes_and_has_files_of_its_own(cli, tmp_path, monkeypatch):
+    name, read = "gal2016-elbo", experiment.read_yaml
+    small = {"hidden_layers": 1, "steps": 2, "minibatch": 9, "lr": 0.001, "draws": 4, "seed": 0, "length_scale": 0.01}
+    changes = {"repeats": 2, "N": 30, "N_test": 20, "network": {"width": 6, **small}}
+    monkeypatch.setattr(experiment, "read_yaml", lambda path: {**read(path), "medium": changes})
+    monkeypatch.setitem(REPRODUCTIONS, name, replace(REPRODUCTIONS[name], takes_days=True))
+    status, out, err = cli("reproduce", name, "--medium", "--out", tmp_path, "--workers", "1")
+    assert status == 0
+    assert "36 computed" in err  # although the paper's scale takes days: that alone needs --compute
+    assert "At medium scale: repeats 2 (paper: 3); N 30 (paper: 5000); " in out
+    assert "cannot confirm or refute" not in out
+    files = {f"{name}-medium.{kind}" for kind in ("png", "svg", "json", "csv")}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == files
+    document = json.loads((tmp_path / f"{name}-medium.json").read_text())
+    assert (document["scale"], document["settings"]["N"]) == ("medium", 30)
 
 
 def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypatch):
@@ -260,7 +281,7 @@ PAPERS_ADAM = {"lr": 0.01, "lr_schedule": "constant", "averaging": 0.0, "off_dia
     ],
 )  # fmt: skip
 def test_figures_have_the_papers_settings(name, families, common, own, splits):
-    request = REPRODUCTIONS[name]._settings(quick=False)
+    request = REPRODUCTIONS[name]._settings("paper")
     assert make_plan(request).splits == list(splits)
     for method, expected in own.items():
         variants = variants_of(method, request)
@@ -273,12 +294,12 @@ def test_figures_have_the_papers_settings(name, families, common, own, splits):
     ("method", "steps"), [("fixed-a", 15000), ("rand-a", 15000), ("ssge", 15000), ("rand-a-ngd", 500)]
 )
 def test_the_study_states_its_settings_and_a_preview_overrides_its_steps(method, steps):
-    study = REPRODUCTIONS["burt2020-study"]._settings(quick=False)
+    study = REPRODUCTIONS["burt2020-study"]._settings("paper")
     variants = [each.hyperparameters for each in variants_of(method, study)]
     assert {each["max_steps"] for each in variants} == {steps}
     if method in ("rand-a", "ssge"):
         assert all(PAPERS_ADAM.items() <= each.items() for each in variants)
-    preview = REPRODUCTIONS["burt2020-study"]._settings(quick=True)
+    preview = REPRODUCTIONS["burt2020-study"]._settings("quick")
     assert {each.hyperparameters["max_steps"] for each in variants_of(method, preview)} == {300}
 
 

@@ -42,8 +42,12 @@ def broken(x):
     return {"value": x}
 
 
-def workspace(root, quick=False, workers=1):
-    return Workspace(root, quick, Resources(executor=LocalExecutor(workers)), Silent())
+def workspace(root, scale="paper", workers=1):
+    return Workspace(root, scale, Resources(executor=LocalExecutor(workers)), Silent())
+
+
+#: Reproductions that train networks, which take days at the paper's scale without a GPU.
+OF_NETWORKS = {"gal2016-elbo", "gal2016-uncertainty", "ksw2015-fig1", "ksw2015-variance"}
 
 
 # --- Parts ------------------------------------------------------------------------------------------------------------
@@ -134,6 +138,7 @@ YAML = """
 summary: a test
 paper: {value: 4.0}
 quick: {value: 2.0}
+medium: {value: 3.125}
 claims:
   - {statistic: reciprocal, says: "it is small", at: {frame: numbers, column: y, where: {x: 1}}, side: below, threshold: 0.3}
 tables: [{title: t, frame: numbers, where: {x: 1}, columns: {a: x, b: y}}]
@@ -155,16 +160,19 @@ def made(tmp_path, monkeypatch):
     return Experiment("made", Number, investigate)
 
 
-def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, tmp_path):
-    for quick, holds in ((False, True), (True, False)):
-        outcome = made.make(workspace(tmp_path / "out", quick))
-        stem = "made-quick" if quick else "made"
+def test_each_scale_of_an_experiment_writes_files_of_its_own(made, tmp_path):
+    for scale, value, holds in (("paper", 4.0, True), ("medium", 3.125, False), ("quick", 2.0, False)):
+        outcome = made.make(workspace(tmp_path / "out", scale))
+        stem = "made" if scale == "paper" else f"made-{scale}"
+        assert outcome.scale == scale
         assert [path.name for path in outcome.files] == [f"{stem}.{kind}" for kind in ("png", "svg", "json", "csv")]
         assert [claim.holds for claim in outcome.claims] == [holds]
         numbers = json.loads((tmp_path / "out" / f"{stem}.json").read_text())
-        assert numbers["settings"] == {"value": 2.0 if quick else 4.0}
+        assert (numbers["format"], numbers["scale"]) == ("fsvi-reproduction/3", scale)
+        assert "quick" not in numbers
+        assert numbers["settings"] == {"value": value}
         assert numbers["claims"][0]["holds"] is holds
-        small = 0.5 if quick else 0.25
+        small = 1 / value
         assert numbers["frames"] == {"numbers": {"x": [1, 2], "y": [small, "Infinity"], "form": ["f", "g"]}}
         assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, small),)),)
     assert made.make(workspace(tmp_path / "out")).computed == 0
@@ -220,17 +228,52 @@ def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monk
     assert {path.name for path in (tmp_path / "out").glob("made*")} == {"made.json", "made.csv"}
 
 
-@pytest.mark.parametrize("change", [("value: 4.0", "value: many"), ("side: below", "side: beside"), ("a test", "[")])
-def test_a_file_that_does_not_validate_is_refused_by_name(made, tmp_path, change):
+@pytest.mark.parametrize(
+    ("scale", "change"),
+    [
+        ("paper", ("value: 4.0", "value: many")),
+        ("medium", ("value: 3.125", "value: many")),
+        ("medium", ("{value: 3.125}", "3.125")),
+        ("paper", ("side: below", "side: beside")),
+        ("paper", ("a test", "[")),
+    ],
+)
+def test_a_file_that_does_not_validate_is_refused_by_name(made, tmp_path, scale, change):
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=r"made\.yaml"):
-        made.check(False, None)
+        made.check(scale, None)
+
+
+def test_what_a_scale_changes_is_said_in_words(made):
+    assert made.changes("medium") == "value 3.125 (paper: 4.0)"
+    assert made.changes("paper") == ""
+
+
+def test_nested_settings_and_lists_are_said_in_words():
+    said = REPRODUCTIONS["gal2016-uncertainty"].changes("quick").split("; ")
+    assert said[0].startswith("sizes 10, 30, 100, 300, 1000 (paper: 10, 25, 50,")
+    assert said[1] == "network.width 128 (paper: 1024)"
+
+
+def test_a_scale_that_the_file_does_not_declare_is_refused(made, tmp_path):
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
+    path.with_name("other.yaml").write_text(YAML)
+    path.write_text(path.read_text().replace("medium: {value: 3.125}\n", ""))
+    for refuse in (made.require, made._settings):
+        with pytest.raises(InputError, match=r"^made has no medium scale, expected one of other; drop --medium$"):
+            refuse("medium")
+    made.require("quick")
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_both_scales_of_every_reproduction_validate(name):
-    assert REPRODUCTIONS[name].summary
-    if isinstance(REPRODUCTIONS[name], Experiment):
-        for quick in (False, True):
-            REPRODUCTIONS[name]._settings(quick)
+def test_all_scales_of_every_reproduction_validate(name):
+    reproduction = REPRODUCTIONS[name]
+    assert reproduction.summary
+    if isinstance(reproduction, Experiment):
+        for scale in ("paper", "quick", *(["medium"] if name in OF_NETWORKS else [])):
+            reproduction._settings(scale)
+
+
+def test_what_trains_networks_has_a_medium_scale():
+    assert {name for name in REPRODUCTIONS if REPRODUCTIONS[name].file.medium is not None} == OF_NETWORKS

@@ -75,7 +75,7 @@ def tiny(monkeypatch):
 
 
 def make(name, root, data_dir=None):
-    return REPRODUCTIONS[name].make(Workspace(root, True, Resources(data_dir=data_dir), Silent()))
+    return REPRODUCTIONS[name].make(Workspace(root, "quick", Resources(data_dir=data_dir), Silent()))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -125,7 +125,7 @@ def test_mnist_is_used_where_the_settings_say_so_and_may_move(tmp_path, monkeypa
 
 
 def test_images_that_change_meanwhile_are_refused(tmp_path, put_mnist):
-    workspace = Workspace(tmp_path / "out", True, Resources(data_dir=put_mnist(tmp_path)), Silent())
+    workspace = Workspace(tmp_path / "out", "quick", Resources(data_dir=put_mnist(tmp_path)), Silent())
     found = ImageSource.find(ExperimentContext("x", workspace), "mnist")
     assert found.load().name == "mnist"
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"")

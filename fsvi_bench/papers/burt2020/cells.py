@@ -10,13 +10,14 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.papers.places import Cells
+from fsvi_bench.papers.places import Cells, Scale
 from fsvi_bench.presenting import summary
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.task import Task, bind_task
 
+SAID: dict[Scale, str] = {"quick": "preview: ", "medium": "medium scale: ", "paper": ""}  #: in titles
 FAINT = 0.4  #: opacity of marks with fewer cells than planned
 NAMED = ["dataset", "split", "seed", "method", "family"]
 SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: missing if a method has no such setting
@@ -84,10 +85,10 @@ def in_words(jitter: float) -> str:
     return f"{jitter:g}".replace("e-0", "e-")
 
 
-def settings_in_words(cells: pd.DataFrame, quick: bool) -> dict[str, Any]:
+def settings_in_words(cells: pd.DataFrame, scale: Scale) -> dict[str, Any]:
     """Text for titles: the number of cells, sizes of A, steps and splits."""
     there, planned = cells["status"].ne("missing").sum(), len(cells)
-    words = f"{'preview: ' if quick else ''}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
+    words = f"{SAID[scale]}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
     return {
         "cells": words,
         "steps": _steps_in_words(cells),

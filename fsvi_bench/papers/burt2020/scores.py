@@ -13,7 +13,7 @@ from fsvi_bench.papers.burt2020.cells import (
     spread_by_line,
     title_of,
 )
-from fsvi_bench.papers.experiment import ExperimentContext, Frames
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Scale
 from fsvi_bench.running.options import Request
 
 DEFAULT = 80  #: size whose mark is used for methods without a size, such as EXACT
@@ -28,17 +28,17 @@ MEAN_OFFSET = 0.043  #: of the mean to the right of its median
 def compare_scores(request: Request, context: ExperimentContext) -> Frames:
     """Scores by data set, method, family, size of A and jitter, over splits."""
     cells = frame_of(context.cells)
-    return {"scores": scores_by_line(cells, context.workspace.quick), "cells": cells}
+    return {"scores": scores_by_line(cells, context.workspace.scale), "cells": cells}
 
 
-def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
+def scores_by_line(cells: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """One row per line and score: its spread over splits, and the place and style of its mark."""
     lines = pd.concat([spread_by_line(cells, score).assign(score=score) for score in ("kl", "nlpd")], ignore_index=True)
     of_methods = lines[lines["score"] == "kl"].groupby(["dataset", "method"]).apply(_column).rename("column")
     of_datasets = cells.groupby("dataset").apply(_panel, sorted(cells["M"].dropna().unique())).rename("panel")
     lines = _drawn(lines).merge(of_methods, on=["dataset", "method"]).merge(of_datasets, on="dataset")
     lines = lines.sort_values("dataset", kind="stable")
-    lines.attrs.update(settings_in_words(cells, quick))
+    lines.attrs.update(settings_in_words(cells, scale))
     return lines
 
 

@@ -41,7 +41,7 @@ def compare_curves(request: Request, context: ExperimentContext) -> Frames:
         "data": pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels[["panel"]], how="cross"),
         "cells": cells,
     }
-    panels.attrs.update(settings_in_words(cells, context.workspace.quick))
+    panels.attrs.update(settings_in_words(cells, context.workspace.scale))
     return frames
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
-from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density, without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -57,6 +57,7 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     return {**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
 
 
+@without_denormals()
 def train_and_measure(
     tau: float, p: float, repeat: int, N: int, N_test: int, network: NetworkSettings, device: str
 ) -> Row:

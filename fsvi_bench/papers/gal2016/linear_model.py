@@ -31,7 +31,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Settings(Plain):
-    """The model of the YAML's `paper` and `quick`."""
+    """The model of the YAML's scales."""
 
     inputs: int = Field(ge=2)
     correlation: float = Field(ge=0, lt=1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
-from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density, without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -49,6 +49,7 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     return frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"])))
 
 
+@without_denormals()
 def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSettings, device: str) -> Row:
     """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the first layer on, and test
     scores.

@@ -16,7 +16,7 @@ import pandas as pd
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising, Scale
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant, train_and_measure
 
@@ -186,9 +186,9 @@ def compared(curves: pd.DataFrame) -> Frames:
     return {"curves": points, "gains": wide.assign(gain=wide["chosen"] - wide["paper"])}
 
 
-def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
+def page(frames: Frames, verdicts: Sequence[Verdict], scale: Scale) -> str:
     """The documentation page of the search."""
     rules = frames["rules"].iloc[0].to_dict()
     return render(
-        TEMPLATE, verdicts=verdicts, quick=quick, rules=rules, **{k: v for k, v in frames.items() if k != "rules"}
+        TEMPLATE, verdicts=verdicts, scale=scale, rules=rules, **{k: v for k, v in frames.items() if k != "rules"}
     )

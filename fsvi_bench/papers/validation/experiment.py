@@ -17,7 +17,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Scale
 from fsvi_bench.papers.pages import render
 from fsvi_bench.presenting.frames import formula
 from fsvi_bench.resources import resource_dir
@@ -147,9 +147,9 @@ def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
     return {"splits": splits, "datasets": datasets, "gpflow": gpflow, "points": _points(splits, datasets)}
 
 
-def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
+def page(frames: Frames, verdicts: Sequence[Verdict], scale: Scale) -> str:
     """The Markdown page."""
-    return render(TEMPLATE, **frames, missing=frames["datasets"].attrs["missing"], quick=quick, verdicts=verdicts)
+    return render(TEMPLATE, **frames, missing=frames["datasets"].attrs["missing"], scale=scale, verdicts=verdicts)
 
 
 def _means(splits: pd.DataFrame) -> pd.DataFrame:

@@ -206,7 +206,7 @@ def test_ratios_and_gains_are_against_ssge_on_the_same_samples(toy):
 
 
 def test_settings_name_every_method():
-    settings = REPRODUCTIONS["atlas"]._settings(quick=True)
+    settings = REPRODUCTIONS["atlas"]._settings("quick")
     lacking = settings.model_dump() | {"shown": {"gwi": 1.0}}
     with pytest.raises(ValidationError, match="expected values for gwi, gfsvi, fsp-laplace, sgld, vip, laplace"):
         type(settings).model_validate(lacking)

@@ -107,7 +107,7 @@ def changed(where, tables=None, **changes):
 
 def text_of(tables, figures=()):
     """The page."""
-    return page_of(tables, frames(tables), FILE, figures=list(figures), folder="study", quick=False)
+    return page_of(tables, frames(tables), FILE, figures=list(figures), folder="study", scale="paper")
 
 
 def frames(tables, claims=CLAIMS):

@@ -28,7 +28,7 @@ from tests import reference
 
 
 def settings(**values):
-    found = REPRODUCTIONS["burt2020-roots"]._settings(quick=True)
+    found = REPRODUCTIONS["burt2020-roots"]._settings("quick")
     return type(found).model_validate(found.model_dump() | values)
 
 

@@ -28,7 +28,7 @@ def line(method, kl, family="full", size=80, splits=PLANNED, jitter=0.0, lost="m
 def scores(*lines):
     columns = ["dataset", "split", "method", "family", *SETTINGS, "status", "kl", "nlpd"]
     cells = pd.DataFrame([cell for each in lines for cell in each], columns=columns)
-    return scores_by_line(cells.astype({**SETTINGS, "kl": float, "nlpd": float}), quick=False)
+    return scores_by_line(cells.astype({**SETTINGS, "kl": float, "nlpd": float}), "paper")
 
 
 def kls(*lines):
@@ -63,7 +63,7 @@ def test_figures_3_and_4_are_the_protocols_data_sets():
     ):
         figure = REPRODUCTIONS[name]
         assert figure.takes_days
-        plan, quick = (make_plan(figure._settings(each)) for each in (False, True))
+        plan, quick = (make_plan(figure._settings(each)) for each in ("paper", "quick"))
         assert {name for name, _ in plan.splits} == datasets
         assert set(map(repr, places(plan))) <= study
         assert {split for _, split in quick.splits} == {0, 1}

@@ -31,7 +31,7 @@ from tests.methods.synthetic import synthetic
 
 
 def settings(**values):
-    found = REPRODUCTIONS["burt2020-shrinkage"]._settings(quick=True)
+    found = REPRODUCTIONS["burt2020-shrinkage"]._settings("quick")
     return type(found).model_validate(found.model_dump() | values)
 
 

@@ -87,7 +87,7 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 
 def reproduce(root):
-    return REPRODUCTIONS["burt2020-study"].make(Workspace(root, False, Resources(), Silent(), compute=False))
+    return REPRODUCTIONS["burt2020-study"].make(Workspace(root, "paper", Resources(), Silent(), compute=False))
 
 
 @pytest.mark.slow

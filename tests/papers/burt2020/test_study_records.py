@@ -45,7 +45,7 @@ def ran(tmp_path_factory):
 
 
 def workspace_in(root):
-    return Workspace(root, False, Resources(), Silent(), compute=False)
+    return Workspace(root, "paper", Resources(), Silent(), compute=False)
 
 
 def found_in(root, plan):

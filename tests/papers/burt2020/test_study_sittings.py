@@ -102,7 +102,7 @@ def sitting(tmp_path, monkeypatch):
         monkeypatch.setattr(reproduction, "run_or_find", lambda *args: Cells([], missing))
         monkeypatch.setattr(reproduction, "collect", lambda *args: found)
         monkeypatch.setattr(reproduction, "write_page", lambda *args: [])
-        return REPRODUCTIONS["burt2020-study"].make(Workspace(tmp_path, False, Resources(), Silent(), compute=False))
+        return REPRODUCTIONS["burt2020-study"].make(Workspace(tmp_path, "paper", Resources(), Silent(), compute=False))
 
     return make
 

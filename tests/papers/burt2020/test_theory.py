@@ -35,7 +35,7 @@ def judged(frames):
 
 
 def settings_of(**changes):
-    settings = REPRODUCTIONS["burt2020-theory"]._settings(quick=True)
+    settings = REPRODUCTIONS["burt2020-theory"]._settings("quick")
     return type(settings).model_validate(settings.model_dump() | changes)
 
 

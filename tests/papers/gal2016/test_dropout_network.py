@@ -49,7 +49,7 @@ class Given(ExperimentContext):
     """Its parts are found at once, made by hand."""
 
     def __init__(self, find):
-        super().__init__("given", Workspace(Path("nowhere"), True, Resources(), Silent()))
+        super().__init__("given", Workspace(Path("nowhere"), "quick", Resources(), Silent()))
         self.find = find
 
     def table(self, function, grid, **shared):
@@ -59,7 +59,7 @@ class Given(ExperimentContext):
 
 def found(experiment, context, **settings):
     """Frames of an experiment from such parts, with claims' values, and (low, high)."""
-    settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
+    settings = experiment.settings.model_validate({**experiment._settings("quick").model_dump(), **settings})
     frames = experiment.investigate(settings, context)
     verdicts = experiment._judge(frames)
     return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
@@ -100,6 +100,22 @@ def test_one_function_has_one_mask():
     one, many = (net(doubled, generator(2), one_function=f) for f in (True, False))
     torch.testing.assert_close(one[:4], one[4:], rtol=1e-13, atol=1e-13)
     assert not torch.allclose(many[:4], many[4:])
+
+
+@pytest.mark.parametrize(("module", "values"), [(elbo, {"tau": 10.0, "p": 0.5}), (uncertainty, {})])
+def test_denormal_numbers_count_as_zero_only_while_networks_are_trained(monkeypatch, module, values):
+    tiny, seen = torch.tensor([1e-39]), []
+
+    def look(*_):
+        seen.append(float(tiny * 1.5))
+        raise ArithmeticError
+
+    monkeypatch.setattr(module, "fit", look)
+    settings = REPRODUCTIONS[f"gal2016-{module.__name__.split('.')[-1]}"]._settings("quick").network
+    with pytest.raises(ArithmeticError):
+        module.train_and_measure(**values, N=10, repeat=0, N_test=5, network=settings, device="cpu")
+    assert seen == [0.0]
+    assert float(tiny * 1.5) == pytest.approx(1.5e-39, rel=1e-5)
 
 
 # --- The KL ----------------------------------------------------------------------------------------------------------------
@@ -214,7 +230,7 @@ def test_elbo_and_test_likelihood():
 
 
 def test_claims_about_a_grid_need_its_points():
-    sound = REPRODUCTIONS["gal2016-elbo"]._settings(True).model_dump()
+    sound = REPRODUCTIONS["gal2016-elbo"]._settings("quick").model_dump()
     with pytest.raises(ValueError, match=r"the claims need drop_rates \[0\.0, 0\.5, 0\.75, 0\.9\]"):
         elbo.Settings.model_validate({**sound, "drop_rates": (0.0, 0.5)})
 

@@ -49,7 +49,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def small():
-    return REPRODUCTIONS["gal2016-6.3"]._settings(True).model_copy(update=SMALL)
+    return REPRODUCTIONS["gal2016-6.3"]._settings("quick").model_copy(update=SMALL)
 
 
 def masked(settings):
@@ -91,7 +91,7 @@ def test_designs_are_what_they_are_called(small):
 
 @pytest.mark.parametrize("change", [{"points": (10, 100, 50)}, {"spreads": (0.1, 0.0)}, {"design_points": 5}])
 def test_settings_that_contradict_themselves_are_refused(change):
-    sound = REPRODUCTIONS["gal2016-6.3"]._settings(True).model_dump()
+    sound = REPRODUCTIONS["gal2016-6.3"]._settings("quick").model_dump()
     with pytest.raises(ValidationError):
         REPRODUCTIONS["gal2016-6.3"].settings.model_validate({**sound, **change})
 

@@ -22,7 +22,7 @@ EIGENVALUES = [4.0, 2.5, 1.5, 0.5]
 
 
 def settings_of(name, **changes):
-    settings = REPRODUCTIONS[f"hron2018-{name}"]._settings(quick=True)
+    settings = REPRODUCTIONS[f"hron2018-{name}"]._settings("quick")
     return type(settings).model_validate(settings.model_dump() | changes)
 
 

@@ -112,7 +112,7 @@ def findings(networks=2):
         {"table": "table 1", "variances": of_all(entries(independent)), "sizes": of_all(laws()), **shared},
         {"table": "table 2", "variances": of_all(entries(correlated)), "sizes": [], **shared},
     ]
-    return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings(False))
+    return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings("paper"))
 
 
 @pytest.fixture

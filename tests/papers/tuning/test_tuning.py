@@ -81,7 +81,7 @@ def test_sample_then_optimise_is_judged_by_the_loss_with_its_own_noise(toy):
 
 
 def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
-    settings = REPRODUCTIONS["tuning"]._settings(quick=False)
+    settings = REPRODUCTIONS["tuning"]._settings("paper")
     assert len(settings.grid(1.0, 7)) == len(settings.lr) * len(settings.schedules)
     assert {each.max_steps for each in settings.grid(1.0, 7)} == {7}
     assert set(settings.datasets) == {"boston", "concrete"}  # those that no leaderboard ranks
@@ -89,7 +89,7 @@ def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
 
 def test_the_defaults_are_those_that_the_published_search_chose():
     chosen = pd.DataFrame(json.loads((ROOT / "docs" / "tuning.json").read_text())["frames"]["chosen"])
-    settings = REPRODUCTIONS["tuning"]._settings(quick=False)
+    settings = REPRODUCTIONS["tuning"]._settings("paper")
     assert set(chosen["method"]) == set(settings.methods)
     for row in chosen.to_dict("records"):
         entry = load_method(row["method"])

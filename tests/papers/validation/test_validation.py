@@ -29,7 +29,7 @@ from tests import reference
 PAGE = Path(__file__).parents[3] / "docs" / "validation.md"
 COMMAND = "run `fsvi-bench reproduce validation --out docs` and commit what it writes"
 FILE = REPRODUCTIONS["validation"].file
-SETTINGS = REPRODUCTIONS["validation"]._settings(quick=False)
+SETTINGS = REPRODUCTIONS["validation"]._settings("paper")
 MISSING = ["naval", "protein"]
 
 
@@ -140,7 +140,7 @@ def test_the_committed_page_comes_out_again():
     found = investigate(SETTINGS, SimpleNamespace(data_dir=None))
     again, committed = (
         "\n".join(line.rstrip() for line in text.splitlines())
-        for text in (page(found, judged(found), False), PAGE.read_text(encoding="utf-8"))
+        for text in (page(found, judged(found), "paper"), PAGE.read_text(encoding="utf-8"))
     )
     words = [" ".join(NUMBER.sub("#", text).split()) for text in (again, committed)]
     assert words[0] == words[1], COMMAND

@@ -24,7 +24,7 @@ from fsvi_bench.papers.burt2020.study.table import (
 )
 from fsvi_bench.papers.experiment import File, Outcome, Reproduction, figure_of, read_file, write_texts
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.places import Cells, Workspace, holds_records, run_or_find
+from fsvi_bench.papers.places import Cells, Scale, Workspace, holds_records, run_or_find
 from fsvi_bench.presenting.frames import Frames, TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
@@ -70,7 +70,7 @@ class Study(Reproduction[Request]):
         if (stem / "scores.csv").is_file() and not (stem / CELLS_FILE).is_file():
             raise InputError(f"{stem} has scores.csv and curves.csv of an earlier version; gzip both, and run again")
         if workspace.compute or holds_records(workspace.root):
-            cells = run_or_find(make_plan(self._settings(workspace.quick)), workspace, self.name)
+            cells = run_or_find(make_plan(self._settings(workspace.scale)), workspace, self.name)
             written = write_tables(_found(cells, workspace, stem), stem)
         elif not (stem / CELLS_FILE).is_file():
             raise InputError(
@@ -79,10 +79,10 @@ class Study(Reproduction[Request]):
             )
         tables, file = read_tables(stem), self.file
         frames = frames_of(tables, judge_study(tables.cells, file.claims))
-        written += write_page(tables, frames, file, stem, workspace.quick)
+        written += write_page(tables, frames, file, stem, workspace.scale)
         return Outcome(
             name=self.name,
-            quick=workspace.quick,
+            scale=workspace.scale,
             files=written,
             computed=cells.computed,
             reused=cells.reused,
@@ -104,7 +104,7 @@ def _found(cells: Cells, workspace: Workspace, stem: Path) -> Tables:
     return continued(found, earlier)
 
 
-def write_page(tables: Tables, frames: Frames, file: StudyFile, stem: Path, quick: bool) -> list[Path]:
+def write_page(tables: Tables, frames: Frames, file: StudyFile, stem: Path, scale: Scale) -> list[Path]:
     """Writes `stem`.md, with figures and all tables in the folder `stem`.
 
     Raises:
@@ -118,9 +118,9 @@ def write_page(tables: Tables, frames: Frames, file: StudyFile, stem: Path, quic
     begun = sorted(tables.cells.loc[tables.cells["status"] != "missing", "dataset"].unique())
     for place in range(0, len(begun), PER_FIGURE):
         here = tables.cells[tables.cells["dataset"].isin(begun[place : place + PER_FIGURE])]
-        scores = {"scores": scores_by_line(here, quick)}
+        scores = {"scores": scores_by_line(here, scale)}
         figures[f"scores-{place // PER_FIGURE + 1}"] = figure_of(file.figure).of(scores)
-    page = page_of(tables, frames, file, figures=sorted(figures), folder=stem.name, quick=quick)
+    page = page_of(tables, frames, file, figures=sorted(figures), folder=stem.name, scale=scale)
     everything = as_csv([spec.of(frames) for spec in file.tables])
     written = write_texts({stem.with_name(f"{stem.name}.md"): page, stem / "tables.csv": everything})
     return [*written, *(write_figure(figure, stem / name, FIGURE_DOTS_PER_INCH)[0] for name, figure in figures.items())]
