@@ -59,8 +59,8 @@ TOY_SPLIT = 1
 CHROMIUM = "/usr/bin/chromium"
 #: The scales that pages show of reproductions that train networks; the first has the picture. Others: the paper's.
 SHOWN: dict[str, tuple[Scale, ...]] = {
-    "ksw2015-variance": ("quick",),
-    "ksw2015-fig1": ("quick",),
+    "ksw2015-variance": ("paper", "quick"),
+    "ksw2015-fig1": ("paper", "quick"),
     "gal2016-elbo": ("quick",),
     "gal2016-uncertainty": ("quick",),
 }

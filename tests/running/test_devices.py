@@ -9,7 +9,7 @@ from fsvi_bench.running.plan import make_plan
 
 
 @pytest.mark.parametrize(
-    ("speed", "of_20", "of_400", "of_core"), [(RANDA, 4642, 14918, 2045), (SPEEDS["ssge"], 497, 627, 505)]
+    ("speed", "of_20", "of_400", "of_core"), [(RANDA, 5442, 35689, 1227), (SPEEDS["ssge"], 497, 627, 505)]
 )
 def test_the_rule_gives_back_the_measurements(speed, of_20, of_400, of_core):
     for problems, expected in ((20, of_20), (400, of_400)):
@@ -21,17 +21,17 @@ def test_the_rule_gives_back_the_measurements(speed, of_20, of_400, of_core):
 @pytest.mark.parametrize(
     ("method", "problems", "cores", "gpus", "expected"),
     [
-        ("rand-a", 400, 7, 1, "cuda"),  # 14,918 problem-steps a second against 7 · 2,045 = 14,315
-        ("rand-a", 400, 8, 1, "cpu"),  # against 16,360
-        ("rand-a", 400, 8, 2, "cuda"),
-        ("rand-a", 20, 2, 1, "cuda"),  # 4,642 against 4,090
-        ("rand-a", 20, 3, 1, "cpu"),
+        ("rand-a", 400, 29, 1, "cuda"),  # 35,689 problem-steps a second against 29 · 1,227 = 35,583
+        ("rand-a", 400, 30, 1, "cpu"),  # against 36,810
+        ("rand-a", 400, 30, 2, "cuda"),
+        ("rand-a", 20, 4, 1, "cuda"),  # 5,442 against 4,908
+        ("rand-a", 20, 5, 1, "cpu"),
         ("rand-a", 1, 1, 1, "cpu"),  # a GPU's step takes as long for one problem as for many
         ("rand-a", 4, 64, 1, "cpu"),
         ("ssge", 400, 1, 1, "cuda"),  # 627 against 505
         ("ssge", 400, 2, 1, "cpu"),
         ("ssge", 20, 1, 1, "cpu"),  # 497 against 505
-        ("somebody's", 400, 7, 1, "cuda"),
+        ("somebody's", 400, 29, 1, "cuda"),
     ],
 )
 def test_the_faster_device_for_one_batch(method, problems, cores, gpus, expected):
