@@ -79,8 +79,13 @@ def compare(images: Images, variants: Sequence[str], width: int, repeats: int, s
     )
 
 
-def agree(images: Images, width: int) -> None:
-    """The largest relative difference between the losses of networks side by side and alone, after an epoch."""
+def agree(images: Images, width: int, dtype: torch.dtype) -> None:
+    """The largest relative difference between the losses of networks side by side and alone, after an epoch.
+
+    In float64 it shows whether both compute the same; in float32 rounding grows from step to step.
+    """
+    torch.set_default_dtype(dtype)
+    images = images._replace(x_train=images.x_train.to(dtype), x_test=images.x_test.to(dtype))
     settings, differences = TrainSettings(epochs=1), []
     for variants in by_type():
         noise = [NoiseSettings(kind=VARIANTS[variant][0]) for variant in variants]
@@ -90,7 +95,11 @@ def agree(images: Images, width: int) -> None:
             with torch.no_grad():
                 beside, alone = (cross_entropies(each(images.x_test), images.y_test).mean(1) for each in (stack, one))
             differences.append(float((beside[place] / alone[0] - 1).abs()))
-    print(f"  width {width:>4}: losses after an epoch differ by at most {max(differences):.1e}, relative", flush=True)
+    torch.set_default_dtype(torch.float32)
+    print(
+        f"  width {width:>4}, {dtype}: losses after an epoch differ by at most {max(differences):.1e}, relative",
+        flush=True,
+    )
 
 
 def replay(images: Images) -> None:
@@ -124,7 +133,8 @@ def main() -> None:
         for variants in by_type():
             compare(images, variants, width, options.repeats, options.steps)
         if options.agree:
-            agree(images, width)
+            agree(images, width, torch.float32)
+            agree(images, width, torch.float64)
     if options.agree and options.device == "cuda":
         replay(images)
 

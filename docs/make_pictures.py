@@ -278,9 +278,12 @@ def keep(name: str, folder: Path) -> None:
     found = {scale: path for scale, path in files.items() if path.is_file()}
     if not found:
         sys.exit(f"{folder} has none of {', '.join(path.name for path in files.values())}; run one, or change SHOWN")
-    KEPT.mkdir(exist_ok=True)
     for scale, path in found.items():
         document(path, name, scale)  # refuses other settings before anything is written
+        if not path.with_suffix(".png").is_file():
+            sys.exit(f"{path.with_suffix('.png')} is missing; copy it beside its JSON")
+    KEPT.mkdir(exist_ok=True)
+    for path in found.values():
         (KEPT / path.name).write_bytes(path.read_bytes())
     if _shown(name)[0] in found:
         save_picture(name, folder)
@@ -297,8 +300,11 @@ def document(path: Path, name: str, scale: Scale) -> dict[str, Any]:
     """A reproduction's JSON, made with the settings that its YAML has now: the page says which these are."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     settings = REPRODUCTIONS[name]._settings(scale).model_dump(mode="json")
-    if (content["figure"], content["scale"], content["settings"]) != (name, scale, settings):
+    if tuple(map(content.get, ("figure", "scale", "settings"))) != (name, scale, settings):
         sys.exit(f"{path} was not made with the {scale} settings of conf/reproductions/{name}.yaml; rerun it")
+    declared = [(each.says, each.side, each.threshold) for each in REPRODUCTIONS[name].file.claims]
+    if declared != [(each["says"], each["side"], each["threshold"]) for each in content["claims"]]:
+        sys.exit(f"the claims of {path} are not those of conf/reproductions/{name}.yaml; rerun it")
     return content
 
 

@@ -132,4 +132,5 @@ def _read(path: Path) -> Row:
 
 
 def _describe(argument: Arguments) -> str:
-    return ", ".join(f"{name} {each}" for name, each in argument.items() if isinstance(each, str | int | float))[:80]
+    short = {name: each for name, each in argument.items() if isinstance(each, str | int | float | list)}
+    return ", ".join(f"{name} {each}" for name, each in short.items())[:80]

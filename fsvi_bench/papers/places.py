@@ -15,7 +15,7 @@ from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 
-#: The paper's own, one for an evening on two cores, and one for minutes: a preview.
+#: A preview in minutes, one for an evening on two cores, and the paper's own.
 Scale = Literal["quick", "medium", "paper"]
 
 

@@ -1,6 +1,7 @@
 """Many small networks of one architecture, trained side by side: every parameter has a leading axis over networks.
 
-Each network has random streams of its own, so its numbers do not depend on its neighbours, up to rounding.
+Each network has random streams of its own. Rounding alone depends on its neighbours; it grows during training, so only
+the same stack repeats a result exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ WARM_UP = 3  #: steps before capture, in which libraries choose kernels and the 
 
 
 def side_by_side(items: Iterable[Item], device: str) -> list[list[Item]]:
-    """Items in groups whose networks are trained side by side: one group on a GPU, which few small networks do not keep
-    busy, and groups of one on a CPU, where nothing is gained at the papers' widths (`benchmarks/side_by_side.py`) and
-    more parts finish earlier."""
+    """Items in groups whose networks are trained side by side.
+
+    On a GPU all of them are one group, since few small networks do not keep it busy. On a CPU every item is a group:
+    side by side, large networks leave the cache and take longer (`benchmarks/README.md`).
+    """
     return [list(items)] if device == "cuda" else [[each] for each in items]
 
 
@@ -83,16 +86,17 @@ class Replayed:
         self.calls, self.rows, self.graph = 0, torch.empty(0), torch.cuda.CUDAGraph() if device.type == "cuda" else None
 
     def __call__(self, rows: Tensor) -> None:
-        if self.graph is None or (self.calls >= WARM_UP and rows.shape != self.rows.shape):
+        self.rows = self.rows if self.calls else rows.clone()  # its shape is the graph's
+        if self.graph is None or rows.shape != self.rows.shape:
             self.step(rows)
         elif self.calls < WARM_UP:
             aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            # Capture needs kernels that were first run on another stream
+            # PyTorch asks for a warm-up on another stream before capture.
             aside.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(aside):
                 self.step(rows)
             torch.cuda.current_stream(self.device).wait_stream(aside)
-            self.rows, self.calls = rows.clone(), self.calls + 1
+            self.calls += 1
         else:
             self.rows.copy_(rows)
             if self.calls == WARM_UP:

@@ -1,9 +1,9 @@
 """What `--device auto` chooses: the device on which the training of a grid is expected to end first.
 
 The expectation is linear in the number B of problems that are trained side by side: a step on a GPU takes
-`step + problem · B`, and B problems on one core take `core · B`. The constants come from measurements in float64 at
-k = 100 and M = 80: RANDA's of one NVIDIA H200 and a core of the same machine, SSGE's of one NVIDIA H100 and a core of an
-AMD EPYC (`benchmarks/README.md`). Other GPUs and processors have others: `--device` overrides the choice.
+`step + problem · B`, and B problems on one core take `core · B`. The constants come from measurements in float64, at
+k = 100 and M = 80: for RANDA, of one NVIDIA H200 and a core of its machine; for SSGE, of one NVIDIA H100 and a core of
+an AMD EPYC (`benchmarks/README.md`). Other GPUs and processors have others: `--device` overrides the choice.
 """
 
 from __future__ import annotations

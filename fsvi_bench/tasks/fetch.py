@@ -48,7 +48,7 @@ def fetch(name: str, file: RawFile, data_dir: Path | None = None) -> Path:
     return path
 
 
-def whereabouts(files: Sequence[RawFile], data_dir: Path | None = None) -> str:
+def place_of(files: Sequence[RawFile], data_dir: Path | None = None) -> str:
     """Where raw files are (not verified), for display: the place of the first; `ABSENT` if one of them is absent."""
     found = [_find(file, _places(file, data_dir)) for file in files]
     return ABSENT if None in found else next(where for where, _ in filter(None, found))

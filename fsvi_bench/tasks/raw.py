@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks.card import AnyCard, Card, FileSource, ImageCard, SklearnSource
-from fsvi_bench.tasks.fetch import ABSENT, fetch, whereabouts
+from fsvi_bench.tasks.fetch import ABSENT, fetch, place_of
 from fsvi_bench.tasks.toy import draw_toy
 
 Array = NDArray[np.float64]
@@ -56,7 +56,7 @@ def is_here(card: AnyCard, data_dir: Path | None = None) -> bool:
 def location(card: AnyCard, data_dir: Path | None = None) -> str:
     """Where the raw data are (not verified), or how they are obtained, for display."""
     if isinstance(card, ImageCard) or card.files:
-        return whereabouts(card.files, data_dir)
+        return place_of(card.files, data_dir)
     return "bundled with scikit-learn" if isinstance(card.source, SklearnSource) else "generated"
 
 

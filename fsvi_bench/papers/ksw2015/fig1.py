@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
@@ -36,6 +36,16 @@ class Settings(OfImages):
     widths: tuple[PositiveInt, ...] = Field(min_length=2)
     repeats: PositiveInt
     training: TrainSettings
+
+    @model_validator(mode="after")
+    def _chooses_an_epoch(self) -> Settings:
+        epochs, share = self.training.epochs, self.training.validation_share
+        if not (epochs and share):
+            raise ValueError(
+                f"got {epochs} epochs and a validation share of {share:g}, expected both above 0, since the validation"
+                " set chooses the epoch; raise them"
+            )
+        return self
 
 
 def train_and_test(width: int, runs: Sequence[tuple[str, int]], training: TrainSettings, images: ImageSource) -> Row:
@@ -110,9 +120,9 @@ def points(networks: pd.DataFrame) -> pd.DataFrame:
     runs = networks.groupby(["variant", "width", "images"], sort=False)
     found = runs[["error", "best_epoch", "rate", "rate_of_inputs", "rate_of_hidden"]].mean()
     found[["low", "high"]] = intervals(runs["error"])[["low", "high"]]
-    errors = runs[["error", "rate"]].sem()
+    sem = runs[["error", "rate"]].sem()
     drawn = found[["error", "rate"]]
-    found = found.join((drawn - errors).add_suffix("_low")).join((drawn + errors).add_suffix("_high")).reset_index()
+    found = found.join((drawn - sem).add_suffix("_low")).join((drawn + sem).add_suffix("_high")).reset_index()
     rates, learnt = ["rate_of_inputs", "rate_of_hidden"], found["variant"].str.startswith("variational")
     found[rates] = found[rates].where(learnt).astype("Float64")  # shown as a dash in tables, not as NaN
     # Shifted slightly so that error bars do not overlap.

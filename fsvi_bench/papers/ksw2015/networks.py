@@ -85,9 +85,7 @@ class NoisyLinear(nn.Module):
     """
 
     log_alpha: Tensor  #: [B,1,1], [B,K,1] or [B,K,L]; learnt in variational networks alone
-    kl_terms: (
-        Tensor  #: [B,1,1], the number of weights (type B) or input scales (type A) that share an α; 0 if it is fixed
-    )
+    kl_terms: Tensor  #: [B,1,1]: weights (type B) or input scales (type A) per learnt α; 0 for a fixed one
 
     def __init__(
         self, inputs: int, outputs: int, noise: Sequence[NoiseSettings], drop_rate: float, generators: Streams
@@ -97,7 +95,13 @@ class NoisyLinear(nn.Module):
         start = [torch.randn(inputs, outputs, generator=each) for each in generators]
         self.theta = nn.Parameter(math.sqrt(2 / inputs) * torch.stack(start))  # He's
         self.bias = nn.Parameter(torch.zeros(len(start), 1, outputs))
-        ((granularity, self.is_on_weights),) = {(each.granularity, each.is_on_weights) for each in noise}
+        self.is_on_weights, granularity = noise[0].is_on_weights, noise[0].granularity
+        if {(each.is_on_weights, each.granularity) for each in noise} != {(self.is_on_weights, granularity)}:
+            kinds = ", ".join(f"{each.kind} per {each.granularity}" for each in dict.fromkeys(noise))
+            raise ValueError(
+                f"got networks with noise {kinds} in one stack, expected noise on inputs or on weights, and one"
+                " granularity; make a stack for each"
+            )
         shape = {"layer": (1, 1), "unit": (inputs, 1), "weight": (inputs, outputs)}[granularity]
         log_alpha = torch.full((len(start), *shape), math.log(drop_rate / (1 - drop_rate)))
         if any(each.is_variational for each in noise):
@@ -111,7 +115,7 @@ class NoisyLinear(nn.Module):
     def forward(
         self, a: Float[Tensor, "B M K"], generators: Streams | None = None, estimator: Estimator = "local"
     ) -> Float[Tensor, "B M L"]:
-        if generators is None or estimator == "no-noise":
+        if generators is None or estimator == "no-noise" or {each.kind for each in self.noise} == {"none"}:
             return torch.baddbmm(self.bias, a, self.theta)
         if not self.is_on_weights:
             rows = a[:, :1] if estimator == "per-minibatch" else a
@@ -268,8 +272,7 @@ def train(
     """Minimises mean cross entropy + kl_scale · KL / N of each network, over its N training images.
 
     Yields the networks with averaged weights before the first epoch and after each epoch. It is always the same module,
-    which is updated in place. On the same device the same seed gives the same weights, beside whichever other networks,
-    up to rounding.
+    which is updated in place. On the same device the same stack gives the same weights.
 
     Args:
         kl_scale: of each network; 1 by default. KSW's A2 has 1/3.

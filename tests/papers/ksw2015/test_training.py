@@ -5,19 +5,21 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 
+from fsvi_bench.papers.ksw2015 import fig1
 from fsvi_bench.papers.ksw2015.data import Images, ImageSource, load_digits
 from fsvi_bench.papers.ksw2015.fig1 import train_and_test
 from fsvi_bench.papers.ksw2015.networks import (
     Classifier,
     NoiseSettings,
     TrainSettings,
+    adam,
     cross_entropies,
     errors,
     split,
     step,
     train,
 )
-from fsvi_bench.papers.side_by_side import Average, streams
+from fsvi_bench.papers.side_by_side import Average, Replayed, streams
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
@@ -57,6 +59,28 @@ def test_a_step_goes_down_cross_entropy_and_scaled_kl(digits):
     assert objective.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(net.layers[0].theta, before - 0.1 * gradient)
     assert net.kl().item() > 100  # so that a scale left out would show
+
+
+def test_training_scales_each_networks_kl_by_its_training_images(digits):
+    """Three epochs of one minibatch, against the steps written down."""
+    images, scales, seeds = few(digits), [1 / 3, 0.0], [0, 1]
+    noise = [NoiseSettings(kind="variational-a", granularity="unit")] * 2
+    settings = TrainSettings(epochs=3, minibatch=100, lr=0.01, validation_share=0.25, averaging=0.0)
+    *_, trained = train(Classifier(images, noise, 16, seeds), images, settings, scales)
+    expected = Classifier(images, noise, 16, seeds)
+    draws, orders = (streams("cpu", "networks", role, seeds=seeds) for role in ("noise", "order"))
+    _, kept = split(60, 0.25, seeds)
+    optimizer = torch.optim.Adam(expected.parameters(), lr=0.01)
+    for _ in range(3):
+        rows = torch.stack([of_one[torch.randperm(45, generator=g)] for of_one, g in zip(kept, orders, strict=True)])
+        parts = zip(expected(images.x_train[rows], draws), images.y_train[rows], scales, expected.kl(), strict=True)
+        optimizer.zero_grad()
+        sum(cross_entropy(logits, y) + scale * kl / 45 for logits, y, scale, kl in parts).backward()
+        optimizer.step()
+        for layer in expected.layers:
+            layer.project()
+    for ours, theirs in zip(trained.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_averaging_is_the_corrected_moving_average():
@@ -140,8 +164,37 @@ def test_a_fixed_alpha_stays_where_it_is_beside_one_that_is_learnt(digits):
     assert (learnt[:3] - fixed[:3]).abs().min() > 1e-3
 
 
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_replayed_steps_are_the_steps(digits, device):
+    """With minibatches of another size in between, which are computed without the graph."""
+    images = digits.to(device)
+
+    def trained(replay):
+        noise = streams(device, "noise", seeds=[0, 1])
+        net = Classifier(images, [NoiseSettings(kind="variational-b")] * 2, 16, [0, 1])
+        optimizer, scale = adam(net, 1e-3), torch.full((2,), 1e-3, device=device)
+
+        def one(rows):
+            step(net, optimizer, images.x_train[rows], images.y_train[rows], noise, scale)
+
+        one = Replayed(one, noise, torch.device(device)) if replay else one
+        choices = torch.Generator().manual_seed(0)
+        for count in [100, 100, 38, 100, 100, 100, 38, 100, 100]:
+            one(torch.randint(1438, (2, count), generator=choices).to(device))
+        return [p.detach() for p in net.parameters()]
+
+    for ours, theirs in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"validation_share": 0.0}])
+def test_a_width_sweep_needs_an_epoch_and_a_validation_set(changes):
+    with pytest.raises(ValidationError, match="the validation set chooses the epoch"):
+        fig1.Settings(images="digits", widths=(4, 8), repeats=2, training=changes)
+
+
 def test_noise_on_inputs_and_on_weights_cannot_share_a_stack(digits):
-    with pytest.raises(ValueError, match="unpack"):
+    with pytest.raises(ValueError, match="noise gaussian-a per layer, gaussian-b per layer in one stack, expected"):
         Classifier(digits, [NoiseSettings(kind="gaussian-a"), NoiseSettings(kind="gaussian-b")], 8, [0, 1])
 
 
