@@ -28,6 +28,7 @@ def pictures(tmp_path, monkeypatch):
         "DOCS": tmp_path / "docs", "WORK": tmp_path / "work", "GALLERY": pages / "index.md", "KEPT": pages / "results",
     }.items():  # fmt: skip
         monkeypatch.setattr(module, name, path)
+    monkeypatch.setattr(module, "declared", lambda name: [("a|b", "above", 0.5), ("c", "above", 0.5)])
     monkeypatch.setattr(module, "bench", lambda *words: pytest.fail(f"computes {words}"))
     return module
 
@@ -79,8 +80,8 @@ def test_a_page_is_written_from_a_folder_and_again_from_the_kept_numbers(picture
 
 
 def test_several_scales_are_columns_of_one_table(pictures, monkeypatch, tmp_path):
-    gpu = write_result(tmp_path / "gpu", "paper", [claim("a", 0.6, 0.55, 0.65), claim("c", 0.4, 0.4, 0.4)])
-    here = write_result(tmp_path / "here", "quick", [claim("a", 0.6, 0.2, 0.9), claim("c", 0.7, 0.7, 0.7)])
+    gpu = write_result(tmp_path / "gpu", "paper", [claim("a|b", 0.6, 0.55, 0.65), claim("c", 0.4, 0.4, 0.4)])
+    here = write_result(tmp_path / "here", "quick", [claim("a|b", 0.6, 0.2, 0.9), claim("c", 0.7, 0.7, 0.7)])
     page, gallery = write_pages(pictures, monkeypatch, ("paper", "quick"), f"{NAME}={gpu}", f"{NAME}={here}")
     assert f"```sh\nfsvi-bench reproduce {NAME}\nfsvi-bench reproduce {NAME} --quick\n```\n" in page
     assert "\nRun at the paper's scale ([numbers](results/gal2016-elbo.json)).\n" in page
@@ -88,7 +89,7 @@ def test_several_scales_are_columns_of_one_table(pictures, monkeypatch, tmp_path
     assert page.splitlines()[-6:-2] == [
         "| claim | threshold | paper's scale | preview |",
         "|---|---|---|---|",
-        "| a | above 0.5 | held: 0.6 nats (0.55 to 0.65) | undecided: 0.6 nats (0.2 to 0.9) |",
+        "| a\\|b | above 0.5 | held: 0.6 nats (0.55 to 0.65) | undecided: 0.6 nats (0.2 to 0.9) |",
         "| c | above 0.5 | did not hold: 0.4 nats | held: 0.7 nats |",
     ]
     assert "    1 held, 1 did not hold\n" in gallery
@@ -116,11 +117,19 @@ def test_what_takes_hours_is_never_started(pictures, monkeypatch):
         write_pages(pictures, monkeypatch, ("medium",), NAME)
 
 
-def test_results_with_other_claims_are_not_shown_side_by_side(pictures, monkeypatch, tmp_path):
-    folder = write_result(tmp_path / "out", "paper", [claim("a", 0.6, 0.55, 0.65)])
-    write_result(folder, "quick", [claim("b", 0.6, 0.55, 0.65)])
-    with pytest.raises(SystemExit, match="different claims"):
-        write_pages(pictures, monkeypatch, ("paper", "quick"), f"{NAME}={folder}")
+def test_results_with_other_claims_than_the_files_are_refused(pictures, monkeypatch, tmp_path):
+    folder = write_result(tmp_path / "out", "paper", [claim("a|b", 0.6, 0.55, 0.65), claim("other", 0.4, 0.4, 0.4)])
+    with pytest.raises(SystemExit, match=r"the claims of .* are not those of conf/reproductions/gal2016-elbo\.yaml"):
+        write_pages(pictures, monkeypatch, ("paper",), f"{NAME}={folder}")
+    assert not list(pictures.DOCS.rglob("*.json"))
+
+
+def test_a_result_without_a_picture_is_refused(pictures, monkeypatch, tmp_path):
+    folder = write_result(tmp_path / "out", "paper", [claim("a|b", 0.6, 0.55, 0.65), claim("c", 0.4, 0.4, 0.4)])
+    (folder / "gal2016-elbo.png").unlink()
+    with pytest.raises(SystemExit, match="is missing; copy it beside its JSON"):
+        write_pages(pictures, monkeypatch, ("paper",), f"{NAME}={folder}")
+    assert not list(pictures.DOCS.rglob("*.json"))
 
 
 def test_every_shown_scale_is_declared(pictures):
