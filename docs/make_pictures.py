@@ -62,7 +62,7 @@ SHOWN: dict[str, tuple[Scale, ...]] = {
     "ksw2015-variance": ("paper", "quick"),
     "ksw2015-fig1": ("paper", "quick"),
     "gal2016-elbo": ("quick",),
-    "gal2016-uncertainty": ("quick",),
+    "gal2016-uncertainty": ("medium",),
 }
 TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
