@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # -rfEs lists failures and skips with their reasons at the end.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rfEs
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+# On all cores, where pip compiles on one, and without packages' own tests. Some packages have files for later Pythons.
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 
 .PHONY: run test test-all check docs pictures format clean
 
@@ -46,15 +48,18 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing torch and other packages into $(VENV): about 300 MB, which takes a few minutes"
 	$(PIP) -e .
+	@$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt tests/laplace.txt | $(BIN)/python
 	@echo "installing torch, test tools and other packages into $(VENV): several hundred MB, which takes a few minutes"
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps -r tests/laplace.txt
+	@$(COMPILE)
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing MkDocs, torch and other packages into $(VENV): about 300 MB, which takes a few minutes"
 	$(PIP) -e '.[docs]'
+	@$(COMPILE)
 	touch $@ $(VENV)/.installed

@@ -10,7 +10,9 @@ import pytest
 from jaxtyping import config as shape_checks
 from jaxtyping import install_import_hook
 
-# Shapes in signatures are checked on every call of a quick test; in use they are documentation.
+import tests.shapes  # noqa: F401 -- the hook finds its checker by name
+
+# Shapes in signatures are checked in quick tests; in use they are documentation.
 _CHECKED = [
     f"fsvi_bench.{name}"
     for name in (
@@ -24,7 +26,7 @@ _CHECKED = [
         "tasks.task",
     )
 ]
-_hook = install_import_hook(_CHECKED, "beartype.beartype")
+_hook = install_import_hook(_CHECKED, "tests.shapes.once")
 
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402
 from fsvi_bench.tasks.frozen import FrozenTask, read_task  # noqa: E402

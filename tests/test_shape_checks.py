@@ -1,10 +1,12 @@
-"""Shapes in signatures are checked while quick tests run, and left alone in slow ones."""
+"""Shapes in signatures are checked while quick tests run, once for what is alike, and left alone in slow ones."""
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from jaxtyping import Float, TypeCheckError, jaxtyped
+from torch import Tensor
 
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_scale
+from tests.shapes import once
 
 THETA, ALPHA = torch.ones(3), torch.ones(2, 1)  # broadcastable, and not what the signature says
 
@@ -12,6 +14,30 @@ THETA, ALPHA = torch.ones(3), torch.ones(2, 1)  # broadcastable, and not what th
 def test_a_wrong_shape_is_an_error_in_quick_tests():
     with pytest.raises(TypeCheckError):
         gaussian_dropout_scale(THETA, ALPHA)
+
+
+def test_what_passed_once_is_checked_again_wherever_it_differs():
+    @jaxtyped(typechecker=once)
+    def first(rows: list[Float[Tensor, " k"]], result: object, kind: str = "row") -> Float[Tensor, " k"]:
+        return result
+
+    row, other = torch.ones(3), torch.ones(4)
+    for _ in range(2):
+        assert first([row], row) is row
+    for rows, result in (
+        ([row], other),
+        ([row], row.int()),
+        ([row], [row]),
+        ([row[None]], row),
+        ([None], row),
+        (row, row),
+    ):
+        for _ in range(2):
+            with pytest.raises(TypeCheckError):
+                first(rows, result)
+    with pytest.raises(TypeCheckError):
+        first([row], row, kind=1)
+    assert first([other], other) is other
 
 
 @pytest.mark.slow

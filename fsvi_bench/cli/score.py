@@ -13,11 +13,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.presenting.summary import flat, posterior_table
 from fsvi_bench.presenting.tables import facts, in_words
-from fsvi_bench.running.plan import read_one_task
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.official import official_name
+from fsvi_bench.tasks.official import official_name, read_one_task
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.threads import use_one_thread
 

@@ -9,7 +9,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,16 @@ class Subject:
         """The results of training copies of these problems together."""
         places = range(len(data))
         return numbers(self.train(take(data, places), self.seeds(places, seed), device))
+
+    @cached_property
+    def example(self) -> Method:
+        """The method trained on the toy problems: once, for all checks that only look at it."""
+        return self.train(take(toy_batch(), range(TOYS)))
+
+    @cached_property
+    def results(self) -> list[Numbers]:
+        """The results of the example."""
+        return numbers(self.example)
 
 
 def subjects(

@@ -105,7 +105,8 @@ def load_installed(name: str) -> MethodEntry:
     Raises:
         InputError: no installed method has that name, or it cannot be imported.
     """
-    if name not in method_names():
+    # Entry points are looked for last: finding them reads the metadata of every installed package.
+    if name not in built_in_names() and name not in method_names():
         raise unknown_name("method", name, method_names())
     try:
         cls = _entry_point(name).load()

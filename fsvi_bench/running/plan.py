@@ -12,8 +12,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
-from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
-from fsvi_bench.files import is_directory, is_file
+from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, default_names, load_method
 from fsvi_bench.posteriors.base import Family
@@ -23,9 +22,8 @@ from fsvi_bench.running.options import FLAGS, Request
 from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import require_split
-from fsvi_bench.tasks.card import card_names, load_card, refuse_images
-from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import Place, official_splits, read_named
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import Place, read_one_task
 from fsvi_bench.tasks.splits import parse_ranges
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -138,31 +136,6 @@ def _asked(request: Request) -> Protocol:
             raise unknown_name("family", name, FAMILIES)
     given = {name: value for name, value in request if name != "options" and value not in (None, (), [])}
     return protocol.model_copy(update=given)
-
-
-def read_one_task(name: Path) -> FrozenTask:
-    """The task that `--task` names: a task file, or an official task such as `boston:0`.
-
-    Raises:
-        InputError: there is no such task, the name stands for several tasks, or the file is not valid.
-    """
-    word, known = str(name), card_names()
-    dataset, colon, _ = word.partition(":")
-    if not is_file(name) and not (colon and dataset in known):
-        refuse_images(dataset)
-        expected = "expected a task file or an official task such as boston:0"
-        if is_directory(name):
-            raise InputError(f"--task {word} is a folder, {expected}")
-        if word in known and not official_splits(word):
-            raise InputError(
-                f"--task {word} is a data set without official tasks, expected a task; give a file written by "
-                f"`fsvi-bench tasks build --dataset {word} --out tasks`"
-            )
-        if word in known:
-            raise InputError(f"--task {word} is a data set, expected a task; give {word}:0 for its split 0")
-        if name.name == word and not name.suffix:
-            raise InputError(f"unknown task {quoted(word)}: {did_you_mean(dataset, known)}{expected}")
-    return read_named(name)[0]
 
 
 def chosen_splits(request: Request) -> list[Place]:

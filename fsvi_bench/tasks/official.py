@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fsvi_bench.errors import InputError, unknown_name, whole_number
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name, whole_number
 from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.build import build_task, cached_task_path, load_cached
@@ -142,6 +142,31 @@ def read_named(name: str | Path) -> tuple[FrozenTask, Certificate | None]:
     if len(found) > 1:
         raise InputError(f"{name} names {len(found)} tasks, expected one; name one split")
     return found[0].read()
+
+
+def read_one_task(name: Path) -> FrozenTask:
+    """The task that `--task` names: a task file, or an official task such as `boston:0`.
+
+    Raises:
+        InputError: there is no such task, the name stands for several tasks, or the file is not valid.
+    """
+    word, known = str(name), card_names()
+    dataset, colon, _ = word.partition(":")
+    if not is_file(name) and not (colon and dataset in known):
+        refuse_images(dataset)
+        expected = "expected a task file or an official task such as boston:0"
+        if is_directory(name):
+            raise InputError(f"--task {word} is a folder, {expected}")
+        if word in known and not official_splits(word):
+            raise InputError(
+                f"--task {word} is a data set without official tasks, expected a task; give a file written by "
+                f"`fsvi-bench tasks build --dataset {word} --out tasks`"
+            )
+        if word in known:
+            raise InputError(f"--task {word} is a data set, expected a task; give {word}:0 for its split 0")
+        if name.name == word and not name.suffix:
+            raise InputError(f"unknown task {quoted(word)}: {did_you_mean(dataset, known)}{expected}")
+    return read_named(name)[0]
 
 
 class TaskSet:

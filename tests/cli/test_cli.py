@@ -52,10 +52,8 @@ def test_help_names_values_without_types_of_python(cli, command):
 
 def test_results_are_read_without_lightning():
     """Whose import takes longer than a report: only what trains needs it."""
-    code = (
-        "import sys, fsvi_bench.running.store, fsvi_bench.cli.status\nassert 'pytorch_lightning' not in sys.modules\n"
-    )
-    python("-c", code, check=True)
+    modules = "fsvi_bench.running.store, fsvi_bench.cli.status, fsvi_bench.cli.score"
+    python("-c", f"import sys, {modules}\nassert 'pytorch_lightning' not in sys.modules\n", check=True)
 
 
 @pytest.mark.data

@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,20 +118,47 @@ def _drawn(frames: dict[str, pd.DataFrame]) -> dict[str, Any]:
     }
 
 
+#: Makes each command of its standard input in a fork: a process of its own without the seconds that imports take. What
+#: the fork prints goes into files, its exit status to the standard output.
+SERVER = """
+import json, os, sys
+from fsvi_bench.arithmetic import use_kernels
+use_kernels()  # before torch is imported
+from fsvi_bench.cli import app, reproduce, run
+for line in sys.stdin:
+    arguments, folder = json.loads(line)
+    if (child := os.fork()) == 0:
+        for name, descriptor in (("out.txt", 1), ("err.txt", 2)):
+            os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+        os.environ["FSVI_BENCH_CACHE"] = f"{folder}/cache"
+        app.main(arguments)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Rounds as any x86 processor does, and does one thing after the other; ends with this process, which closes its
+    standard input."""
+    given = {name: value for name, value in os.environ.items() if name not in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")}
+    chosen = {"FSVI_BENCH_KERNELS": "portable", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", SERVER], cwd=ROOT, env={**given, **ONE_THREAD, **chosen},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+    )  # fmt: skip
+
+
 def _command(folder: str, *arguments: str) -> str:
-    """What `fsvi-bench` prints, rounding as any x86 processor does, one thing after the other, with a cache of its own.
+    """What `fsvi-bench` prints, with a cache of its own.
 
     Exit status 1 says that a cell diverged: records say so too.
     """
-    given = {name: value for name, value in os.environ.items() if name not in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")}
-    chosen = {"FSVI_BENCH_KERNELS": "portable", "FSVI_BENCH_CACHE": f"{folder}/cache", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "fsvi_bench", *arguments, "--workers", "1"],
-        capture_output=True, text=True, cwd=ROOT, env={**given, **ONE_THREAD, **chosen}, check=False,
-    )  # fmt: skip
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"fsvi-bench {' '.join(arguments)}: exit status {done.returncode}\n{done.stderr}")
-    return done.stdout
+    server = _server()
+    print(json.dumps([[*arguments, "--workers", "1"], folder]), file=server.stdin, flush=True)
+    if (status := server.stdout.readline().strip()) not in ("0", "1"):
+        said = Path(folder, "err.txt").read_text() if status else "its server has ended"
+        raise RuntimeError(f"fsvi-bench {' '.join(arguments)}: exit status {status}\n{said}")
+    return Path(folder, "out.txt").read_text()
 
 
 def path_of(kind: str, name: str) -> Path:

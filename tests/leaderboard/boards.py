@@ -80,8 +80,11 @@ def scores(kl, family="full"):
     return ShortScores(kl=kl, kl_moment_matched=finite, nlpd=1.0, nlpd_gap=0.1, rmse=1.0, objective_gap=gap, **others)
 
 
-def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, **changes) -> Result:
-    """A result in which `kl(place, seed)` is each run's KL; None for a run that diverged."""
+def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, places=None, **changes) -> Result:
+    """A result in which `kl(place, seed)` is each run's KL; None for a run that diverged.
+
+    Which runs there are is read from files of tasks: for many entries, once for all as `places`.
+    """
 
     def cell(place, seed):
         value, sha256 = kl(place, seed), hashlib.sha256(place.name.encode()).hexdigest()
@@ -102,7 +105,7 @@ def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, **changes) -> R
         "scoring_version": SCORING_VERSION,
         "isolation": "bubblewrap, rlimit, seccomp",
         "provenance": {"fsvi_bench": "0.3.0", "hardware": "a processor"},
-        "cells": tuple(cell(*each) for each in runs(of)),
+        "cells": tuple(cell(*each) for each in places or runs(of)),
     }
     return Result(**facts | changes)
 
@@ -119,9 +122,10 @@ def make_board(root: Path, kls, of: Edition | None = None, **more) -> Path:
     """A board of entries by name, each with what `result` takes for its KLs."""
     of = of or edition(DATASETS)
     write_edition(root, of)
+    places = runs(of)
     for name, kl in kls.items():
         each = entry(name, **more)
         write_entry(root, each)
         if kl is not None:
-            write_result(result_path(root, of.name, name), result(each, of, kl))
+            write_result(result_path(root, of.name, name), result(each, of, kl, places))
     return root
