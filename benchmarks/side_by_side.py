@@ -27,7 +27,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     step,
     train,
 )
-from fsvi_bench.papers.side_by_side import Average, Replayed, streams
+from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, streams
 from fsvi_bench.running.executors import use_one_thread
 
 ROUNDS, MINIBATCH = 5, 100
@@ -42,7 +42,7 @@ class Stack:
         kinds = [NoiseSettings(kind=VARIANTS[variant][0]) for variant in variants]
         self.network, self.x = Classifier(images, kinds, width, seeds), x
         scale = torch.full((len(seeds),), 1 / len(x), device=x.device)
-        optimizer, average = adam(self.network, 1e-3), Average(self.network, 0.999)
+        optimizer, average = adam(self.network, 1e-3), MovingAverage(self.network, 0.999)
 
         def one(rows: torch.Tensor) -> None:
             step(self.network, optimizer, x[rows], y[rows], noise, scale)

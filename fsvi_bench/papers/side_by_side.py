@@ -40,21 +40,22 @@ def streams(device: str | torch.device, *parts: str | int, seeds: Sequence[int])
 
 def normal(generators: Streams, like: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Standard normal numbers, drawn network by network."""
-    drawn = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
-    for each, generator in zip(drawn, generators, strict=True):
-        each.normal_(generator=generator)
-    return drawn
+    return _filled(Tensor.normal_, generators, like)
 
 
 def uniform(generators: Streams, like: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Uniform numbers in [0, 1), drawn network by network."""
+    return _filled(Tensor.uniform_, generators, like)
+
+
+def _filled(fill: Callable[..., Tensor], generators: Streams, like: Tensor) -> Tensor:
     drawn = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
     for each, generator in zip(drawn, generators, strict=True):
-        each.uniform_(generator=generator)
+        fill(each, generator=generator)
     return drawn
 
 
-class Average(Generic[Module]):
+class MovingAverage(Generic[Module]):
     """Exponential moving average of a module's parameters, corrected for its start at zero (Kingma and Ba 2015, section
     7.2): dividing the moving average of t values by 1 − decay^t gives the latest one the weight used here."""
 

@@ -37,7 +37,7 @@ from torch.utils.checkpoint import checkpoint
 from fsvi_bench.maths.log_uniform import ksw_cubic_kl
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.papers.side_by_side import Average, Replayed, Streams, normal, streams, uniform
+from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, Streams, normal, streams, uniform
 
 Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
 Granularity = Literal["layer", "unit", "weight"]
@@ -283,7 +283,7 @@ def train(
     _, kept = split(len(x), settings.validation_share, network.seeds)
     scale = torch.tensor(kl_scale or [1.0] * len(noise), device=x.device) / kept.shape[1]
     optimizer = adam(network, settings.lr)
-    averaged = Average(network, settings.averaging)
+    averaged = MovingAverage(network, settings.averaging)
 
     def step_and_average(rows: Tensor) -> None:
         step(network, optimizer, x[rows], y[rows], noise, scale)

@@ -19,7 +19,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     step,
     train,
 )
-from fsvi_bench.papers.side_by_side import Average, Replayed, streams
+from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, streams
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
@@ -85,7 +85,7 @@ def test_training_scales_each_networks_kl_by_its_training_images(digits):
 
 def test_averaging_is_the_corrected_moving_average():
     net, decay = torch.nn.Linear(1, 1, bias=False), 0.9
-    averaged = Average(net, decay)
+    averaged = MovingAverage(net, decay)
     assert averaged.module.weight.item() == net.weight.item()  # before the first step
     values = [3.0, -1.0, 0.5, 8.0]
     for value in values:
