@@ -1,0 +1,88 @@
+"""A network with one hidden layer whose output weights can be integrated out: the model `collapsed-H`.
+
+f(x) = b + Σ_h v_h tanh(a_hᵀx + c_h)/√H with priors a_h ~ N(0, I/D), c_h ~ N(0, 1), v_h ~ N(0, s_v²), b ~ N(0, s_b²),
+and y = f(x) + N(0, σ²). Given the hidden weights u = (a, c), f is linear in (v, b): Bayesian linear regression on H + 1
+features. The posterior is therefore a mixture over u of Gaussians.
+
+All weights are whitened: u and w are standard normal under the prior. Permuting hidden units, or changing the signs of
+a unit's weights, leaves f unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior_cholesky, log_evidence
+from fsvi_bench.maths.linalg import solve_tril
+
+
+@dataclass(frozen=True)
+class Network:
+    """The architecture and its priors; tensors may have any leading axes.
+
+    Args:
+        D: number of inputs.
+        H: number of hidden units.
+        output_scale: s_v, the prior standard deviation of the output weights.
+        bias_scale: s_b, that of the output's bias.
+    """
+
+    D: int
+    H: int
+    output_scale: float = 1.0
+    bias_scale: float = 1.0
+
+    @property
+    def k_hidden(self) -> int:
+        """The number of hidden weights u: for each unit its D weights, then its bias."""
+        return self.H * (self.D + 1)
+
+    @property
+    def k(self) -> int:
+        """The number of all weights w: u, then v, then b."""
+        return self.k_hidden + self.H + 1
+
+    def features(self, u: Float[Tensor, "*S k_hidden"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n m"]:
+        """Ψ, of m = H + 1 columns, with f = Ψ(v, b) for whitened (v, b): s_v tanh(a_hᵀx + c_h)/√H, then s_b."""
+        units = u.reshape(*u.shape[:-1], self.H, self.D + 1)
+        a, c = units[..., :-1] / math.sqrt(self.D), units[..., -1]
+        hidden = torch.tanh(x @ a.mT + c[..., None, :]) * (self.output_scale / math.sqrt(self.H))
+        return torch.cat([hidden, torch.full_like(hidden[..., :1], self.bias_scale)], -1)
+
+    def values(self, w: Float[Tensor, "*S k"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n"]:
+        """f at each input."""
+        u, output = w[..., : self.k_hidden], w[..., self.k_hidden :]
+        return (self.features(u, x) @ output[..., None])[..., 0]
+
+    def output_posterior(
+        self,
+        u: Float[Tensor, "*S k_hidden"],
+        x: Float[Tensor, "N D"],
+        y: Float[Tensor, " N"],
+        noise_variance: Float[Tensor, ""],
+    ) -> PrecisionGaussian:
+        """The posterior of the whitened (v, b) given u."""
+        Psi = self.features(u, x)
+        return blr_posterior_cholesky(Psi, y.expand(Psi.shape[:-1]), noise_variance.expand(Psi.shape[:-2]))
+
+    def log_likelihood(
+        self,
+        u: Float[Tensor, "*S k_hidden"],
+        x: Float[Tensor, "N D"],
+        y: Float[Tensor, " N"],
+        noise_variance: Float[Tensor, ""],
+    ) -> Float[Tensor, "*S"]:
+        """The collapsed likelihood log p(y | u) = log N(y; 0, ΨΨᵀ + σ²I), in nats, at a cost of N·H²."""
+        Psi = self.features(u, x)
+        targets, noise = y.expand(Psi.shape[:-1]), noise_variance.expand(Psi.shape[:-2])
+        return log_evidence(Psi, targets, noise, blr_posterior_cholesky(Psi, targets, noise))
+
+
+def draw_outputs(posterior: PrecisionGaussian, noise: Float[Tensor, "*S m"]) -> Float[Tensor, "*S m"]:
+    """Draws of the whitened (v, b) from standard normal numbers: mean + C⁻ᵀ noise for the precision CCᵀ."""
+    return posterior.mean + solve_tril(posterior.precision_tril, noise[..., None], transpose=True)[..., 0]
