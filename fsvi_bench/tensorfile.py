@@ -5,9 +5,10 @@ Files are untrusted: nothing is unpickled or executed, and unexpected content is
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,23 @@ class TensorFile:
         got = self.tensors[name].dtype
         if got != dtype:
             raise self.error(f"'{name}' has type {_short(got)}, expected {_short(dtype)}; convert it and save again")
+
+    def require_axes(self, axes: Mapping[str, Sequence[str]]) -> None:
+        """Raises InputError unless the file has exactly these tensors, and axes of equal names have equal lengths.
+
+        Indices (`*_index`) are int64, all others float64. An axis named by a number has this length.
+        """
+        self.require_names(set(axes))
+        sizes = {letter: int(letter) for letters in axes.values() for letter in letters if letter.isdecimal()}
+        for name, letters in axes.items():
+            self.require_dtype(name, torch.int64 if name.endswith("_index") else torch.float64)
+            got = list(self.tensors[name].shape)
+            if len(got) == len(letters) and 0 not in got:
+                sizes = dict(zip(letters, got, strict=True)) | sizes
+            expected = [sizes.get(letter, letter) for letter in letters]
+            if got != expected:
+                shape = ", ".join(map(str, expected))
+                raise self.error(f"'{name}' has shape {got}, expected [{shape}]; export the task again")
 
     def require_shape(self, name: str, shape: tuple[int, ...]) -> None:
         got = tuple(self.tensors[name].shape)
@@ -106,6 +124,17 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: st
     for key in required:
         if key not in metadata:
             raise InputError(f"{path}: metadata '{key}' is missing; expected {', '.join(required)}; add it")
+
+
+def identity(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over metadata, in their order, and tensors' names, types, shapes and bytes, whatever the file layout."""
+    digest = hashlib.sha256()
+    for key, value in metadata.items():
+        digest.update(f"{key}={value}\n".encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ a published data set. For the user's own data they are stored as additional tens
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.tasks.card import all_names, card_names, load_card
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
+from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-task/1"
 FEATURES = ("sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard")
@@ -68,13 +67,7 @@ class FrozenTask:
 
         It does not depend on the file layout or on other metadata.
         """
-        digest = hashlib.sha256()
-        for key in DEFINING_METADATA:
-            digest.update(f"{key}={self.metadata[key]}\n".encode())
-        for name, tensor in sorted(self.tensors.items()):
-            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return identity(self.metadata, self.tensors)
 
 
 #: The axes of each tensor. The annotations above define the file format.
@@ -110,17 +103,7 @@ def task_of(content: TensorFile) -> FrozenTask:
         InputError: as `read_task`.
     """
     axes = _AXES | _OWN_AXES if content.tensors.keys() & _OWN_AXES else _AXES
-    content.require_names(set(axes))
-    sizes: dict[str, int] = {}
-    for name, letters in axes.items():
-        content.require_dtype(name, torch.int64 if name.endswith("_index") else torch.float64)
-        got = list(content.tensors[name].shape)
-        if len(got) == len(letters) and 0 not in got:
-            sizes = dict(zip(letters, got, strict=True)) | sizes
-        expected = [sizes.get(letter, letter) for letter in letters]
-        if got != expected:
-            shape = ", ".join(map(str, expected))
-            raise content.error(f"'{name}' has shape {got}, expected [{shape}]; export the task again")
+    content.require_axes(axes)
     task = _assemble(content)
     _check_values(content, task)
     return task
