@@ -1,0 +1,238 @@
+"""The reference of a network task: functions drawn from its posterior, and the certificate that vouches for them.
+
+A certificate has the evidence of one level. C0: quadrature over the hidden weights. C1: simulated targets, where
+bidirectional Monte Carlo bounds the sampler's error. C2: two samplers of different kinds that agree, which is
+empirical: nothing rules out a mode that both have missed. A task without a certificate within the limits is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import ValidationError
+from torch import Tensor
+
+from fsvi_bench.errors import InputError, TaskRefused, invalid_field
+from fsvi_bench.files import read_bounded, write_atomically
+from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Place
+from fsvi_bench.tasks.card import Strict
+from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, write_tensor_file
+
+FORMAT = "fsvi-network-reference/1"
+DRAWS = 4000  #: of a reference
+FEWEST = 3  #: functions that can be scored: errors leave one out
+MAX_CERTIFICATE_BYTES = 2**20
+Level = Literal["C0", "C1", "C2"]
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """S functions by their values, without noise, at a task's frozen inputs, for standardised targets."""
+
+    f_train: Float[Tensor, "S 20"]
+    f_test: Float[Tensor, "S 20"]
+    f_box: Float[Tensor, "S 20"]
+
+    def at(self, place: Place) -> Float[Tensor, "S 20"]:
+        """The values at one place, in float64."""
+        values: Tensor = getattr(self, f"f_{place}")
+        return values.double()
+
+    def __getitem__(self, draws: slice) -> Functions:
+        return Functions(*(self.tensors[name][draws] for name in self.tensors))
+
+    def __len__(self) -> int:
+        return len(self.f_train)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The values by their names in files."""
+        return {f"f_{place}": getattr(self, f"f_{place}") for place in PLACES}
+
+    @property
+    def sha256(self) -> str:
+        """Identity of the values."""
+        return identity({}, self.tensors)
+
+
+class Estimate(Strict):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+class Quadrature(Strict):
+    """C0: the last changes when the grid was refined; log Z in nats."""
+
+    nodes: int
+    log_z_change: float
+    mean_change: float  #: the largest over the inputs, of E f
+    variance_change: float
+
+
+class Bidirectional(Strict):
+    """C1: gaps between upper and lower bounds of log Z over simulated data sets, and calibration of f."""
+
+    data_sets: int
+    gap: Estimate  #: mean, in nats
+    gap_upper: float  #: upper end of its 95 % interval
+    calibration_data_sets: int
+    calibration_p: float  #: smallest over the inputs, after Holm's correction
+
+
+class Agreement(Strict):
+    """C2: NUTS against tempered sequential Monte Carlo. R̂ and ESS are the worst of f at the inputs and log p."""
+
+    log_z_nuts: Estimate
+    log_z_smc: Estimate
+    r_hat: float
+    ess_bulk: float
+    ess_tail: float
+    e_bfmi: float
+    divergences: int
+    mmd_p: float  #: of a permutation test on f, after Holm's correction
+
+
+class Certificate(Strict):
+    """`fsvi-network-certificate/1`; which evidence it holds depends on the level."""
+
+    format: Literal["fsvi-network-certificate/1"] = "fsvi-network-certificate/1"
+    task: str
+    task_sha256: str
+    reference_sha256: str
+    level: Level
+    log_z: Estimate  #: log p(y), in nats for standardised targets
+    quadrature: Quadrature | None = None
+    bidirectional: Bidirectional | None = None
+    agreement: Agreement | None = None
+    settings: dict[str, float | int | str]
+    versions: dict[str, str]
+    seconds: float
+
+    def failures(self) -> list[str]:
+        """The limits that the evidence exceeds, as clauses; a NaN exceeds every limit."""
+        return [
+            f"{what} is {value:.4g}, expected {sense} {limit:g}"
+            for what, value, sense, limit in self._checks()
+            if not (value <= limit if sense == "at most" else value >= limit)
+        ]
+
+    def _checks(self) -> list[tuple[str, float, str, float]]:
+        found: list[tuple[str, float, str, float]] = [("the error of log Z", self.log_z.error, "at most", 0.5)]
+        needed = {"C0": self.quadrature, "C1": self.bidirectional, "C2": self.agreement}[self.level]
+        if needed is None:
+            return [*found, ("the evidence of its level", math.nan, "at least", 1)]
+        if (grid := self.quadrature) is not None:
+            found += [
+                ("the last change of log Z", grid.log_z_change, "at most", 1e-6),
+                ("the last change of E f", grid.mean_change, "at most", 1e-6),
+                ("the last change of Var f", grid.variance_change, "at most", 1e-6),
+            ]
+        if (both := self.bidirectional) is not None:
+            found += [
+                ("the number of data sets with both bounds", both.data_sets, "at least", 20),
+                ("the upper 95 % end of the mean gap", both.gap_upper, "at most", 0.5),
+                ("the number of data sets for calibration", both.calibration_data_sets, "at least", 100),
+                ("the smallest p-value of calibration", both.calibration_p, "at least", 0.01),
+            ]
+        if (two := self.agreement) is not None:
+            found += _checks_of_agreement(two)
+        return found
+
+    def require_limits(self) -> None:
+        """Raises TaskRefused if a limit of this version is exceeded."""
+        if failures := self.failures():
+            raise TaskRefused(f"task {self.task} is refused: {failures[0]}; sample its posterior for longer")
+
+
+def _checks_of_agreement(two: Agreement) -> list[tuple[str, float, str, float]]:
+    apart = abs(two.log_z_nuts.value - two.log_z_smc.value)
+    error = math.hypot(two.log_z_nuts.error, two.log_z_smc.error)
+    return [
+        ("the difference of the two log Z, in standard errors,", apart / error if error else math.nan, "at most", 3),
+        ("the largest R̂", two.r_hat, "at most", 1.01),
+        ("the smallest bulk ESS", two.ess_bulk, "at least", 4000),
+        ("the smallest tail ESS", two.ess_tail, "at least", 4000),
+        ("E-BFMI", two.e_bfmi, "at least", 0.2),
+        ("the p-value of the MMD test", two.mmd_p, "at least", 0.01),
+    ]
+
+
+def reference_path(task: Path) -> Path:
+    """`0-real.safetensors` → `0-real.reference.safetensors`."""
+    return task.with_suffix(".reference.safetensors")
+
+
+def certificate_path(task: Path) -> Path:
+    """`0-real.safetensors` → `0-real.certificate.json`."""
+    return task.with_suffix(".certificate.json")
+
+
+def write_reference(task_path: Path, functions: Functions, certificate: Certificate) -> None:
+    """Writes a task's reference in float32 and its certificate next to it.
+
+    Raises:
+        InputError: the folder is not writable.
+    """
+    write_atomically(certificate_path(task_path), f"{certificate.model_dump_json(indent=2)}\n".encode())
+    metadata = {"format": FORMAT, "task_sha256": certificate.task_sha256}
+    write_tensor_file(reference_path(task_path), functions.tensors, metadata)
+
+
+def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certificate]:
+    """A task's reference and certificate; the certificate's limits are not checked here.
+
+    Raises:
+        InputError: one is missing or not valid, or belongs to another task.
+    """
+    where = certificate_path(task_path)
+    try:
+        certificate = Certificate.model_validate_json(read_bounded(where, MAX_CERTIFICATE_BYTES, follow=True))
+    except ValidationError as error:
+        raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error
+    file = read_tensor_file(reference_path(task_path), FORMAT, ("task_sha256",))
+    functions = _functions(file, torch.float32)
+    for of, got, expected in (
+        (where, certificate.task_sha256, task.sha256),
+        (file.path, file.metadata["task_sha256"], task.sha256),
+        (where, certificate.reference_sha256, functions.sha256),
+    ):
+        if got != expected:
+            raise InputError(f"{of} belongs to {got[:12]}..., expected {expected[:12]}...; build the task again")
+    return functions, certificate
+
+
+def read_functions(path: Path, task: NetworkTask) -> Functions:
+    """A posterior file of the kind `function-samples` with values at the task's inputs, [S, 20] at each place.
+
+    Raises:
+        InputError: it is another kind of file, has values at other inputs or too few functions, or names another task.
+    """
+    file = read_tensor_file(path, "fsvi-posterior/1", ("format", "kind"))
+    if (kind := file.metadata["kind"]) != "function-samples":
+        raise file.error(f"kind is '{kind}', but a network task compares functions; save it as function-samples")
+    if (named := file.metadata.get("task_sha256")) not in (None, task.sha256):
+        raise file.error(f"it belongs to task {str(named)[:12]}, expected {task.sha256[:12]}, which is {task.name}")
+    functions = _functions(file, torch.float64)
+    if len(functions) < FEWEST:
+        raise file.error(f"it has {len(functions)} functions, expected {FEWEST} or more; draw more")
+    return functions
+
+
+def _functions(file: TensorFile, dtype: torch.dtype) -> Functions:
+    file.require_names({f"f_{place}" for place in PLACES})
+    for name, tensor in file.tensors.items():
+        file.require_dtype(name, dtype)
+        if tensor.ndim != 2 or tensor.shape[1] != POINTS:
+            raise file.error(
+                f"'{name}' has shape {list(tensor.shape)}, expected [S, {POINTS}], at the task's inputs; "
+                "evaluate the functions there"
+            )
+        file.require_shape(name, (len(file.tensors["f_train"]), POINTS))
+    return Functions(**file.tensors)

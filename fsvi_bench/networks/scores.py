@@ -1,0 +1,95 @@
+"""Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
+
+Every score has a standard error, which includes the reference's, and a floor: the score of one half of the reference
+against the other. An exact sampler scores at the floor, within the errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ConfigDict
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.networks.comparison import (
+    JOINT_INPUTS,
+    Estimate,
+    Groups,
+    joint_distances,
+    predictive_distances,
+    rank_agreement,
+    wasserstein_distances,
+)
+from fsvi_bench.networks.reference import Functions
+from fsvi_bench.networks.task import PLACES, NetworkTask
+
+OVERFLOW = 1e70  #: fourth powers of smaller values are finite
+
+
+class Score(BaseModel):
+    """A score with its standard error, and both for one half of the reference against the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    value: float
+    error: float
+    floor: float
+    floor_error: float
+
+
+class NetworkScores(BaseModel):
+    """Scores by name and place, such as `predictive_kl_test`; lower is better except for `variance_ranks`.
+
+    predictive_kl: mean over the 20 inputs of KL(reference ‖ q) between predictive densities, with noise, in nats.
+    total_variation: the same of their total variation. w1, w2: of Wasserstein distances between distributions of f.
+    energy_distance_n, mmd2_n: of f at the first n inputs jointly, unbiased, so they may be negative.
+    variance_ranks: Spearman's correlation over inputs between the variances of f.
+    nlpd: at the 20 test inputs, in the target's original unit; descriptive, its floor is the whole reference's.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    task: str
+    functions: int
+    scores: dict[str, Score]
+
+
+def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> NetworkScores:
+    """All scores of q, with floors.
+
+    Raises:
+        InputError: values of q are so large that scores overflow.
+    """
+    if not (largest := max(float(tensor.abs().max()) for tensor in q.tensors.values())) < OVERFLOW:
+        raise InputError(f"function values reach {largest:.1e}, expected below {OVERFLOW:g}; rescale them")
+    half = len(reference) // 2
+    floor = dict(_compare(reference[:half], reference[half:], task))
+    found = {
+        name: Score(value=value, error=error, floor=floor[name].value, floor_error=floor[name].error)
+        for name, (value, error) in _compare(q, reference, task)
+    }
+    nlpd, at_best = (_nlpd(of, task) for of in (q, reference))
+    found["nlpd"] = Score(value=nlpd.value, error=nlpd.error, floor=at_best.value, floor_error=at_best.error)
+    return NetworkScores(task=task.name, functions=len(q), scores=found)
+
+
+def _compare(q: Functions, reference: Functions, task: NetworkTask) -> Iterator[tuple[str, Estimate]]:
+    for place in PLACES:
+        groups = Groups.split(q.at(place)), Groups.split(reference.at(place))
+        kl, variation = predictive_distances(*groups, task.noise_variance)
+        w1, w2 = wasserstein_distances(*groups)
+        found = {"predictive_kl": kl, "total_variation": variation, "w1": w1, "w2": w2}
+        for n in JOINT_INPUTS:
+            found[f"energy_distance_{n}"], found[f"mmd2_{n}"] = joint_distances(*groups, n)
+        found["variance_ranks"] = rank_agreement(*groups)
+        yield from ((f"{name}_{place}", estimate) for name, estimate in found.items())
+
+
+def _nlpd(q: Functions, task: NetworkTask) -> Estimate:
+    """Mean over the test inputs; the error is that of drawing q's functions."""
+    density = normal_log_density(task.targets_test, q.at("test"), task.noise_variance)
+    of_all = density.logsumexp(0)
+    # The delta method for the log of a mean, summed over inputs function by function.
+    influence = ((density - of_all).exp() * len(density)).mean(1)
+    error = float(influence.std()) / math.sqrt(len(density))
+    return Estimate(float(task.target_std.log() - (of_all - math.log(len(density))).mean()), error)
