@@ -61,7 +61,7 @@ CHROMIUM = "/usr/bin/chromium"
 SHOWN: dict[str, tuple[Scale, ...]] = {
     "ksw2015-variance": ("paper", "quick"),
     "ksw2015-fig1": ("paper", "quick"),
-    "gal2016-elbo": ("quick",),
+    "gal2016-elbo": ("medium",),
     "gal2016-uncertainty": ("medium",),
 }
 TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
