@@ -17,6 +17,7 @@ _CHECKED = [
     f"fsvi_bench.{name}"
     for name in (
         "maths",
+        "networks",
         "papers.ksw2015",
         "papers.gal2016",
         "papers.hron2018",

@@ -10,6 +10,9 @@ from rich.table import Table as Terminal
 from fsvi_bench.cli.commands import Score
 from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.errors import InputError
+from fsvi_bench.networks.official import find_network, load_network
+from fsvi_bench.networks.reference import read_functions
+from fsvi_bench.networks.scores import NetworkScores, score_functions
 from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.presenting.summary import flat, posterior_table
 from fsvi_bench.presenting.tables import facts, in_words
@@ -36,6 +39,11 @@ def score(options: Score) -> int:
 
 
 def _score_one(task: Path, posterior: Path, options: Score) -> None:
+    if find_network(task) is not None:
+        network = load_network(task)
+        found = score_functions(read_functions(posterior, network.task), network.task, network.reference)
+        show(options.as_json, found, lambda: network_table(found))
+        return
     frozen = read_one_task(task)
     named = named_task(posterior)
     if named not in (None, frozen.sha256) and (own := official_name(named)) is not None:
@@ -45,6 +53,18 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
     certify(problem).require_limits()
     scores = scoring.score(q, problem)
     show(options.as_json, scores, lambda: in_lines(scores))
+
+
+def network_table(found: NetworkScores) -> Terminal:
+    """A line for each score, with its floor: what an exact sampler scores."""
+    table = Terminal(title=f"{found.functions} functions on {found.task}", caption="floor: half the reference, scored")
+    table.add_column("score")
+    for column in ("value", "± s.e.", "floor", "± s.e."):
+        table.add_column(column, justify="right")
+    for name, score in found.scores.items():
+        numbers = (score.value, score.error, score.floor, score.floor_error)
+        table.add_row(name, *("" if number is None else f"{number:.3g}" for number in numbers))
+    return table
 
 
 def in_lines(scores: scoring.Scores) -> Terminal:

@@ -23,7 +23,7 @@ JOINT_DRAWS = 2000  #: of each set in joint scores, evenly spaced
 JOINT_INPUTS = (1, 5, 20)
 
 Draws = Float[Tensor, "S P"]
-Weights = Float[Tensor, " groups"]  #: 1 for a group that counts, else 0
+Weights = Float[Tensor, " _"]  #: 1 for a group that counts, else 0
 
 
 class Estimate(NamedTuple):

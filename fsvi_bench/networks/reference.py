@@ -127,7 +127,7 @@ class Certificate(Strict):
         found: list[tuple[str, float, str, float]] = [("the error of log Z", self.log_z.error, "at most", 0.5)]
         needed = {"C0": self.quadrature, "C1": self.bidirectional, "C2": self.agreement}[self.level]
         if needed is None:
-            return [*found, ("the evidence of its level", math.nan, "at least", 1)]
+            return [*found, ("the evidence of its level", math.nan, "at least", 1.0)]
         if (grid := self.quadrature) is not None:
             found += [
                 ("the last change of log Z", grid.log_z_change, "at most", 1e-6),
@@ -136,9 +136,9 @@ class Certificate(Strict):
             ]
         if (both := self.bidirectional) is not None:
             found += [
-                ("the number of data sets with both bounds", both.data_sets, "at least", 20),
+                ("the number of data sets with both bounds", float(both.data_sets), "at least", 20.0),
                 ("the upper 95 % end of the mean gap", both.gap_upper, "at most", 0.5),
-                ("the number of data sets for calibration", both.calibration_data_sets, "at least", 100),
+                ("the number of data sets for calibration", float(both.calibration_data_sets), "at least", 100.0),
                 ("the smallest p-value of calibration", both.calibration_p, "at least", 0.01),
             ]
         if (two := self.agreement) is not None:
@@ -155,10 +155,10 @@ def _checks_of_agreement(two: Agreement) -> list[tuple[str, float, str, float]]:
     apart = abs(two.log_z_nuts.value - two.log_z_smc.value)
     error = math.hypot(two.log_z_nuts.error, two.log_z_smc.error)
     return [
-        ("the difference of the two log Z, in standard errors,", apart / error if error else math.nan, "at most", 3),
+        ("the difference of the two log Z, in standard errors,", apart / error if error else math.nan, "at most", 3.0),
         ("the largest R̂", two.r_hat, "at most", 1.01),
-        ("the smallest bulk ESS", two.ess_bulk, "at least", 4000),
-        ("the smallest tail ESS", two.ess_tail, "at least", 4000),
+        ("the smallest bulk ESS", two.ess_bulk, "at least", 4000.0),
+        ("the smallest tail ESS", two.ess_tail, "at least", 4000.0),
         ("E-BFMI", two.e_bfmi, "at least", 0.2),
         ("the p-value of the MMD test", two.mmd_p, "at least", 0.01),
     ]

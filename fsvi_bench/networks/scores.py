@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import normal_log_density
@@ -28,14 +29,24 @@ from fsvi_bench.networks.task import PLACES, NetworkTask
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
 
 
+def _or_none(number: float) -> float | None:
+    return None if math.isnan(number) else number
+
+
+Number = Annotated[float | None, BeforeValidator(_or_none)]
+
+
 class Score(BaseModel):
-    """A score with its standard error, and both for one half of the reference against the other."""
+    """A score with its standard error, and both for one half of the reference against the other.
+
+    They are null where they do not exist: functions that are all equal have no order of variances.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    value: float
-    error: float
-    floor: float
-    floor_error: float
+    value: Number
+    error: Number
+    floor: Number
+    floor_error: Number
 
 
 class NetworkScores(BaseModel):

@@ -1,0 +1,76 @@
+"""Network tasks by name: files of one's own, and the package's, such as `yacht:0:collapsed-10`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import is_file
+from fsvi_bench.networks.reference import Certificate, Functions, read_reference
+from fsvi_bench.networks.task import FORMAT, NetworkTask, Targets, read_network_task, task_name
+from fsvi_bench.resources import resource_dir
+from fsvi_bench.tensorfile import read_tensor_file
+
+TASK_SET = "v1"
+
+
+class CertifiedNetwork(NamedTuple):
+    """A task with functions drawn from its posterior, and the certificate that vouches for them."""
+
+    task: NetworkTask
+    reference: Functions
+    certificate: Certificate
+
+
+def official_path(dataset: str, split: int, model: str, targets: Targets, folder: Path | None = None) -> Path:
+    """Path of an official task, in the package or another folder of data sets; the file may not exist."""
+    root = folder or resource_dir("datasets")
+    return root / dataset / "network-tasks" / TASK_SET / model / f"{split}-{targets}.safetensors"
+
+
+def official_networks() -> dict[str, Path]:
+    """The files of the official tasks by name, in order."""
+    files = sorted(resource_dir("datasets").glob(f"*/network-tasks/{TASK_SET}/*/*.certificate.json"))
+    return {_name_of(path): path.with_name(path.name.replace(".certificate.json", ".safetensors")) for path in files}
+
+
+def _name_of(certificate: Path) -> str:
+    split, targets = certificate.name.removesuffix(".certificate.json").split("-")
+    return task_name(certificate.parents[3].name, int(split), certificate.parent.name, targets)  # type: ignore[arg-type]
+
+
+def find_network(name: str | Path) -> Path | None:
+    """The file of a network task, given as such or by its official name; None if the name is of another kind.
+
+    Raises:
+        InputError: the name has a network task's form, but there is no such official task.
+    """
+    path = Path(name)
+    if is_file(path):
+        try:
+            read_tensor_file(path, FORMAT, ())
+        except InputError:
+            return None
+        return path
+    if str(name).count(":") < 2:
+        return None
+    known = official_networks()
+    if str(name) not in known:
+        raise InputError(f"there is no network task '{name}'; expected one of: {', '.join(known) or 'none'}")
+    return known[str(name)]
+
+
+def load_network(name: str | Path) -> CertifiedNetwork:
+    """A network task with its reference, from an official name or a file next to its reference and certificate.
+
+    Raises:
+        InputError: there is no such task, or a file is missing or not valid.
+        TaskRefused: the certificate exceeds this version's limits.
+    """
+    if (path := find_network(name)) is None:
+        raise InputError(f"{name} is not a network task; expected a file or a name such as yacht:0:collapsed-10")
+    task = read_network_task(path)
+    reference, certificate = read_reference(path, task)
+    certificate.require_limits()
+    return CertifiedNetwork(task, reference, certificate)

@@ -1,0 +1,257 @@
+"""Network tasks, references and scores: files, refusals, floors, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.networks.official import load_network
+from fsvi_bench.networks.reference import (
+    Agreement,
+    Bidirectional,
+    Certificate,
+    Estimate,
+    Functions,
+    Quadrature,
+    certificate_path,
+    read_functions,
+    read_reference,
+    reference_path,
+    write_reference,
+)
+from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, write_network_task
+
+GRID = Quadrature(nodes=64, log_z_change=1e-9, mean_change=1e-9, variance_change=1e-9)
+
+
+def functions(S: int, seed: int, scale: float = 0.5) -> Functions:
+    generator = torch.Generator().manual_seed(seed)
+    return Functions(*(scale * torch.randn(S, 20, generator=generator, dtype=torch.float64) for _ in PLACES))
+
+
+def certificate(task: NetworkTask, reference: Functions, **changes: object) -> Certificate:
+    values = {
+        "task": task.name,
+        "task_sha256": task.sha256,
+        "reference_sha256": reference.sha256,
+        "level": "C0",
+        "log_z": Estimate(value=-30.0, error=0.0),
+        "quadrature": GRID,
+        "settings": {},
+        "versions": {},
+        "seconds": 1.0,
+    }
+    return Certificate(**values | changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def toy() -> NetworkTask:
+    return build("toy", 0, "collapsed-2", "simulated", 0.1)
+
+
+@pytest.fixture
+def folder(toy: NetworkTask, tmp_path: Path) -> Path:
+    """A task file with a reference whose functions are independent standard normal numbers, halved."""
+    path, drawn = tmp_path / "0-simulated.safetensors", functions(1000, 0)
+    reference = Functions(*(tensor.float() for tensor in drawn.tensors.values()))
+    write_network_task(path, toy)
+    write_reference(path, reference, certificate(toy, reference))
+    return path
+
+
+def write_functions(path: Path, q: Functions, **metadata: str) -> Path:
+    save_file(q.tensors, path, {"format": "fsvi-posterior/1", "kind": "function-samples", **metadata})
+    return path
+
+
+def test_a_task_survives_its_file(toy: NetworkTask, folder: Path) -> None:
+    again = read_network_task(folder)
+    assert again.sha256 == toy.sha256
+    assert again.name == "toy:0:collapsed-2:simulated"
+    assert (again.network.D, again.network.H) == (1, 2)
+
+
+def test_inputs_are_the_splits_own(toy: NetworkTask) -> None:
+    X, y = toy.training()
+    rows = {tuple(row) for row in X.tolist()}
+    assert all(tuple(row) in rows for row in toy.inputs_train.tolist())
+    assert not any(tuple(row) in rows for row in toy.inputs_test.tolist())
+    assert bool((toy.inputs_box >= X.amin(0)).all() and (toy.inputs_box <= X.amax(0)).all())
+    torch.testing.assert_close(X.mean(0), torch.zeros(1, dtype=torch.float64), atol=1e-12, rtol=0)
+    assert len(y) == 40
+
+
+@pytest.mark.data
+def test_real_targets_are_the_data_sets(toy: NetworkTask) -> None:
+    task = build("yacht", 1, "collapsed-10", "real", 0.1)
+    X, y = task.training()
+    assert X.shape == (277, 6)
+    assert float(y.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(y.std(correction=0)) == pytest.approx(1)
+    simulated = build("yacht", 1, "collapsed-10", "simulated", 0.1)
+    assert torch.equal(simulated.training().X, X)
+    assert not torch.equal(simulated.training().y, y)
+
+
+def test_simulated_targets_have_the_models_variance() -> None:
+    """Over splits: Var y(x) = E_c,a tanh²(...) + 1 + σ² at each x, which lies between 1 and 2 + σ²."""
+    drawn = torch.stack([build("toy", split, "collapsed-50", "simulated", 0.1).training().y for split in range(20)])
+    assert 0.3 < float(drawn.square().mean()) < 3  # 20 correlated draws of a variance of about 1.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "collapsed-0"}, "model is 'collapsed-0', expected collapsed-H"),
+        ({"dataset": "tyo"}, "unknown data set 'tyo'"),
+        ({"targets": "drawn"}, "'targets' is 'drawn', expected real or simulated"),
+        ({"noise_variance": torch.tensor(0.0, dtype=torch.float64)}, "'noise_variance' contains 0, expected positive"),
+        ({"inputs_box": torch.zeros(19, 1, dtype=torch.float64)}, "'inputs_box' has shape [19, 1], expected [20, 1]"),
+        ({"train_index": torch.zeros(40, dtype=torch.int64)}, "distinct row numbers from 0 to 239"),
+    ],
+)
+def test_a_broken_task_is_refused(toy: NetworkTask, tmp_path: Path, change: dict[str, object], message: str) -> None:
+    metadata = toy.metadata | {name: value for name, value in change.items() if isinstance(value, str)}
+    tensors = toy.tensors | {name: value for name, value in change.items() if isinstance(value, torch.Tensor)}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "t", metadata)
+    with pytest.raises(InputError) as refusal:
+        read_network_task(tmp_path / "t")
+    assert message in str(refusal.value)
+
+
+def test_a_reference_survives_its_file(toy: NetworkTask, folder: Path) -> None:
+    found = load_network(folder)
+    assert found.certificate.failures() == []
+    assert len(found.reference) == 1000
+    assert found.reference.f_box.dtype == torch.float32
+
+
+def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder: Path) -> None:
+    reference, _ = read_reference(folder, toy)
+    write_reference(folder, reference, certificate(toy, reference, log_z=Estimate(value=-30, error=0.6)))
+    with pytest.raises(TaskRefused, match=r"the error of log Z is 0\.6, expected at most 0\.5"):
+        load_network(folder)
+    write_reference(folder, reference, certificate(toy, reference, reference_sha256="0" * 64))
+    with pytest.raises(InputError, match=r"belongs to 000000000000\.\.\., expected"):
+        load_network(folder)
+    certificate_path(folder).unlink()
+    with pytest.raises(InputError, match="certificate"):
+        load_network(folder)
+
+
+BOTH = Bidirectional(
+    data_sets=20, gap=Estimate(value=0.2, error=0.05), gap_upper=0.3, calibration_data_sets=100, calibration_p=0.4
+)
+TWO = Agreement(
+    log_z_nuts=Estimate(value=-30, error=0.1), log_z_smc=Estimate(value=-30.1, error=0.1), r_hat=1.001, ess_bulk=5000,
+    ess_tail=4500, e_bfmi=0.8, divergences=0, mmd_p=0.5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "evidence", "field", "wrong"),
+    [
+        *[("C0", GRID, name, 1e-5) for name in ("log_z_change", "mean_change", "variance_change")],
+        *[("C1", BOTH, *each) for each in (("data_sets", 19), ("gap_upper", 0.6), ("calibration_p", 0.001))],
+        ("C1", BOTH, "calibration_data_sets", 99),
+        *[
+            ("C2", TWO, *each)
+            for each in (("r_hat", 1.02), ("ess_bulk", 3999.0), ("ess_tail", 3999.0), ("e_bfmi", 0.1))
+        ],
+        *[("C2", TWO, *each) for each in (("mmd_p", 0.005), ("log_z_smc", Estimate(value=-31, error=0.1)))],
+    ],
+)
+def test_certificates_fail_closed(toy: NetworkTask, level: str, evidence: object, field: str, wrong: object) -> None:
+    name = {"C0": "quadrature", "C1": "bidirectional", "C2": "agreement"}[level]
+    reference = functions(3, 0)
+    assert certificate(toy, reference, level=level, **{"quadrature": None, name: evidence}).failures() == []
+    assert len(certificate(toy, reference, level=level, quadrature=None).failures()) == 1
+    nan = Estimate(value=float("nan"), error=0.1) if isinstance(wrong, Estimate) else float("nan")
+    for value in (wrong, nan):
+        if field.endswith("data_sets") and value is nan:
+            continue  # a whole number
+        broken = evidence.model_copy(update={field: value})  # type: ignore[attr-defined]
+        assert len(certificate(toy, reference, level=level, **{"quadrature": None, name: broken}).failures()) == 1
+
+
+def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: NetworkTask) -> None:
+    """Of N(0, ½²) at every input: the same again, and four fifths of the standard deviation."""
+    reference = functions(2000, 0)
+    exact = score_functions(functions(1000, 1), toy, reference).scores
+    narrow = score_functions(functions(2000, 2, scale=0.4), toy, reference).scores
+    p, q = 0.25 + 0.01, 0.16 + 0.01  # variances of the predictives
+    expected = {"predictive_kl": 0.5 * (p / q - 1 - np.log(p / q)), "w2": 0.1, "w1": 0.1 * np.sqrt(2 / np.pi)}
+    for name, score in exact.items():
+        if name == "nlpd" or name.startswith("variance_ranks"):
+            continue
+        # The floor compares halves, so what distances of finite sets add up is larger there.
+        assert score.value < score.floor + 4 * np.hypot(score.error, score.floor_error), name
+        if not name.startswith(("energy_distance_1_", "mmd2_1_")):  # one input shows little
+            assert narrow[name].value > narrow[name].floor + 4 * narrow[name].error, name
+    for name, value in expected.items():
+        for place in PLACES:
+            found = narrow[f"{name}_{place}"]
+            # A finite mixture has thinner tails than its distribution, which adds to its KL, here by 0.01.
+            assert found.value == pytest.approx(value, abs=4 * found.error + (0.01 if name == "predictive_kl" else 0))
+
+
+def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path: Path, cli) -> None:
+    q = functions(50, 3)
+    file = write_functions(tmp_path / "q.safetensors", q, task_sha256=toy.sha256)
+    status, out, _ = cli("score", "--task", folder, "--posterior", file, "--json")
+    printed = json.loads(out)
+    expected = score_functions(q, toy, load_network(folder).reference)
+    assert status == 0
+    assert printed == json.loads(expected.model_dump_json())
+    status, out, _ = cli("score", "--task", folder, "--posterior", file)
+    assert status == 0
+    assert "predictive_kl_box" in out
+    assert "floor" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "metadata", "message"),
+    [
+        (lambda q: {**q, "f_box": q["f_box"][:, :19]}, {}, "'f_box' has shape [50, 19], expected [S, 20]"),
+        (lambda q: {**q, "f_box": q["f_box"][:49]}, {}, "'f_box' has shape [49, 20], expected [50, 20]"),
+        (lambda q: {name: f[:2] for name, f in q.items()}, {}, "it has 2 functions, expected 3 or more"),
+        (lambda q: {**q, "f_test": q["f_test"] * torch.nan}, {}, "'f_test' contains NaN"),
+        (lambda q: {name: f * 1e80 for name, f in q.items()}, {}, "function values reach"),
+        (lambda q: {"f_test": q["f_test"], "f_box": q["f_box"]}, {}, "tensor 'f_train' is missing"),
+        (lambda q: {name: f.float() for name, f in q.items()}, {}, "has type float32, expected float64"),
+        (lambda q: q, {"task_sha256": "0" * 64}, "it belongs to task 000000000000, expected"),
+        (lambda q: q, {"kind": "particles"}, "kind is 'particles', but a network task compares functions"),
+    ],
+)
+def test_functions_that_do_not_fit_are_refused(folder: Path, tmp_path: Path, cli, change, metadata, message) -> None:
+    tensors = {name: f.contiguous() for name, f in change(functions(50, 3).tensors).items()}
+    save_file(tensors, tmp_path / "q", {"format": "fsvi-posterior/1", "kind": "function-samples"} | metadata)
+    status, out, err = cli("score", "--task", folder, "--posterior", tmp_path / "q")
+    assert (status, out) == (2, "")
+    assert message in err.replace("\n", " ")
+
+
+def test_an_unknown_name_is_refused(cli, tmp_path: Path) -> None:
+    status, _, err = cli("score", "--task", "toy:0:collapsed-3", "--posterior", tmp_path / "q")
+    assert status == 2
+    assert "there is no network task 'toy:0:collapsed-3'; expected one of:" in err
+
+
+def test_few_functions_have_errors(toy: NetworkTask) -> None:
+    found = score_functions(functions(3, 4), toy, functions(400, 0)).scores
+    assert all(np.isfinite(score.error) for score in found.values())
+    one = Functions(*(tensor[:1].expand(5, -1) for tensor in functions(3, 4).tensors.values()))
+    assert score_functions(one, toy, functions(400, 0)).scores["variance_ranks_box"].value is None
+
+
+def test_reading_needs_no_reference(folder: Path, toy: NetworkTask, tmp_path: Path) -> None:
+    reference_path(folder).unlink()
+    file = write_functions(tmp_path / "q.safetensors", functions(50, 3))
+    assert len(read_functions(file, toy)) == 50
