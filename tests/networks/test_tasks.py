@@ -198,8 +198,9 @@ def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: Networ
     for name, value in expected.items():
         for place in PLACES:
             found = narrow[f"{name}_{place}"]
-            # A finite mixture has thinner tails than its distribution, which adds to its KL, here by 0.01.
-            assert found.value == pytest.approx(value, abs=4 * found.error + (0.01 if name == "predictive_kl" else 0))
+            # Finite sets add their floor to distances. A finite mixture has thin tails, which adds to its KL.
+            most = np.hypot(value, found.floor) + (0.04 if name == "predictive_kl" else 0)
+            assert value - 4 * found.error < found.value < most + 4 * found.error, name
 
 
 def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path: Path, cli) -> None:
