@@ -1,8 +1,8 @@
 """Certificate C0: log Z and the moments of f by the trapezoidal rule over at most four hidden weights.
 
 A concentrated posterior puts few of a Gauss-Hermite rule's nodes where it matters. The trapezoidal rule converges
-geometrically for integrands that are analytic and decay: for a posterior of width s its error is about exp(−2π²s²/h²) at
-spacing h, 3e-9 at h = s. The tensor product is refined, and extended, until nothing moves by more than the tolerance.
+geometrically for integrands that are analytic and decay: for a posterior of width s its error is about exp(−2π²s²/h²)
+at spacing h, 3e-9 at h = s. The tensor product is refined, and extended, until nothing moves by more than the tolerance.
 
 Signs: the integrand is even in each unit's (a, c), so that half of the units' nodes suffice. Pairs: with the bias
 integrated out, K₀ = σ²I + s_b² 11ᵀ, all that the likelihood of two units needs are the inner products of their features
@@ -45,8 +45,8 @@ def quadrature(target: Target, tolerance: float = 1e-6) -> Quadrature:
     net = target.network
     if net.H > 2 or net.k_hidden > 4:
         raise InputError(
-            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most 4 of at most 2 units; "
-            "use a sampler"
+            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most 4 of at most 2 "
+            "units; use a sampler"
         )
     before = None
     for level in range(LEVELS):
