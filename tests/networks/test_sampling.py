@@ -245,7 +245,7 @@ def test_annealing_from_both_ends_brackets_log_z() -> None:
         assert above.mean() > -3 * stats.sem(above)
         gaps.append(mean_gap(bounds))
     assert gaps[0].mean > 0.3  # a crude schedule shows
-    assert -0.05 < gaps[1].mean < gaps[1].upper < 0.2
+    assert -0.05 < gaps[1].mean < gaps[1].upper < 0.5 < gaps[0].upper  # the certificate's limit
 
 
 @pytest.mark.slow

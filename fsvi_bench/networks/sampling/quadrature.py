@@ -2,7 +2,7 @@
 
 A concentrated posterior puts few of a Gauss-Hermite rule's nodes where it matters. The trapezoidal rule converges
 geometrically for integrands that are analytic and decay: for a posterior of width s its error is about exp(−2π²s²/h²)
-at spacing h, 3e-9 at h = s. The tensor product is refined, and extended, until nothing moves by more than the tolerance.
+at spacing h, 3e-9 at h = s. The grid is refined, and extended, until nothing moves by more than the tolerance.
 
 Signs: the integrand is even in each unit's (a, c), so that half of the units' nodes suffice. Pairs: with the bias
 integrated out, K₀ = σ²I + s_b² 11ᵀ, all that the likelihood of two units needs are the inner products of their features
