@@ -1,7 +1,7 @@
 """log Z, the log evidence, from particle runs and from NUTS along a ladder of temperatures.
 
-The ladder: let Z_β = E_prior p(y | u)^β, so that log Z_0 = 0 and log Z_1 = log Z. Its rungs are NUTS at β_0 = 0 < … < β_K
-= 1, the first of them exact draws of the prior. log Z is the sum of log Z_{k+1}/Z_k, each from Bennett's (1976)
+The ladder: let Z_β = E_prior p(y | u)^β, so that log Z_0 = 0 and log Z_1 = log Z. Its rungs are NUTS at β_0 = 0 < … <
+β_K = 1, the first of them exact draws of the prior. log Z is the sum of log Z_{k+1}/Z_k, each from Bennett's (1976)
 acceptance ratio: with Δ = (β_{k+1} − β_k) log p(y | u) and as many draws from both rungs, c = log Z_{k+1}/Z_k solves
 
     Σ_{draws of rung k} s(Δ − c) = Σ_{draws of rung k+1} s(c − Δ),  s(t) = 1/(1 + e^(−t)).

@@ -1,6 +1,6 @@
 """What is sampled: the hidden weights of `collapsed-H`, or the weights of `logit-100`; both standard normal a priori.
 
-Targets are pytrees of arrays: a compiled sampler serves every target of one shape, and `jax.vmap` serves many.
+Targets are pytrees of arrays: a compiled sampler serves every target of one shape.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -189,7 +188,7 @@ collapsed.defvjp(_value, _gradient)
 @jax.jit
 def _functions(target: Model, key: Array, u: Array, x: Array) -> Array:
     keys = jax.random.split(key, len(u))
-    return jax.lax.map(lambda each: target.draw(*each, x), (keys, u), batch_size=CHUNK)
+    return jax.lax.map(lambda each: target.draw(each[0], each[1], x), (keys, u), batch_size=CHUNK)
 
 
 def function_draws(target: Model, key: Array, u: Array, x: Array | None = None) -> np.ndarray:
@@ -197,8 +196,3 @@ def function_draws(target: Model, key: Array, u: Array, x: Array | None = None) 
     u = np.asarray(u)
     f = np.asarray(_functions(target, key, u.reshape(-1, u.shape[-1]), target.x_new if x is None else x))
     return f.reshape(*u.shape[:-1], f.shape[-1])
-
-
-def stack(models: Sequence[Model]) -> Any:
-    """Targets of one shape as one pytree with a leading axis, for `jax.vmap`."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *models)

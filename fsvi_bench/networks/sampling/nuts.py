@@ -53,8 +53,8 @@ def continue_chain(
 ) -> Chain:
     """A chain of p(u) p(y | u)^β from the given unknowns."""
     out = _chain(target, beta, key, start, step_size, warmup, draws, adapt_mass)
-    *arrays, final = map(np.asarray, out)
-    return Chain(*arrays, step_size=float(final))
+    u, values, joint, energy, steps, divergent, final = map(np.asarray, out)
+    return Chain(u, values, joint, energy, steps, divergent, float(final))
 
 
 @partial(jax.jit, static_argnames=("warmup", "draws", "adapt_mass"))

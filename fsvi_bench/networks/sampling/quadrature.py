@@ -1,8 +1,8 @@
 """Certificate C0: log Z and the moments of f by the trapezoidal rule over at most four hidden weights.
 
 A concentrated posterior puts few of a Gauss-Hermite rule's nodes where it matters. The trapezoidal rule converges
-geometrically for integrands that are analytic and decay: for a posterior of width s its error is about exp(−2π²s²/h²) at
-spacing h, 3e-9 at h = s. The tensor product is refined, and extended, until nothing moves by more than the tolerance.
+geometrically for integrands that are analytic and decay: for a posterior of width s its error is about exp(−2π²s²/h²)
+at spacing h, 3e-9 at h = s. The grid is refined, and extended, until nothing moves by more than the tolerance.
 
 Signs: the integrand is even in each unit's (a, c), so that half of the units' nodes suffice. Pairs: with the bias
 integrated out, K₀ = σ²I + s_b² 11ᵀ, all that the likelihood of two units needs are the inner products of their features
@@ -22,7 +22,7 @@ from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.networks import Network
 from fsvi_bench.networks.sampling.models import Target
 
-PAIRS = 2**20  #: pairs of nodes held at once
+PAIRS = 2**17  #: pairs of nodes held at once
 FINER = 1.5  #: the ratio of successive spacings
 LEVELS = 8
 
@@ -45,12 +45,12 @@ def quadrature(target: Target, tolerance: float = 1e-6) -> Quadrature:
     net = target.network
     if net.H > 2 or net.k_hidden > 4:
         raise InputError(
-            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most 4 of at most 2 units; "
-            "use a sampler"
+            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most 4 of at most 2 "
+            "units; use a sampler"
         )
     before = None
     for level in range(LEVELS):
-        now = np.concatenate(_integrate(target, 0.45 / FINER**level, 6 + 0.5 * level))
+        now = np.concatenate(_integrate(target, 0.45 / FINER**level, 7.5 + 0.25 * level))
         change = np.inf if before is None else np.abs(now - before).max()
         if change < tolerance:
             mean, variance = now[1:].reshape(2, -1)
@@ -68,7 +68,12 @@ def _integrate(target: Target, spacing: float, reach: float) -> tuple[np.ndarray
     line = spacing * np.arange(-n, n + 1)
     axes = np.meshgrid(line[n:], *[line] * net.D, indexing="ij")
     units = np.stack([axis.ravel() for axis in axes], 1)
-    log_weight = -0.5 * (units**2).sum(1) + (net.D + 1) * (np.log(spacing) - 0.5 * LOG_2PI)
+    radii = (units**2).sum(1)
+    order = np.argsort(radii)
+    units, radii = units[order], radii[order]
+    inside = np.searchsorted(radii, reach**2)  # what is left out has a prior mass of about exp(−reach²/2)
+    units, radii = units[:inside], radii[:inside]
+    log_weight = -0.5 * radii + (net.D + 1) * (np.log(spacing) - 0.5 * LOG_2PI)
     log_weight += np.log(2) * (units[:, 0] > 0)
 
     y, x = np.asarray(target.y), np.asarray(target.x_train)
@@ -83,25 +88,26 @@ def _integrate(target: Target, spacing: float, reach: float) -> tuple[np.ndarray
     phi = _hidden(net, units, np.asarray(target.x_new)) - bias * (ones @ W)  # [P, m]
 
     if net.H == 2:
-        W2, r2, own2, phi2, weight2 = W, r, own, phi, log_weight
+        W2, r2, own2, phi2, weight2, radii2 = W, r, own, phi, log_weight, radii
     else:  # a second unit that is not there
-        W2, r2, own2, weight2 = np.zeros((N, 1)), np.zeros(1), np.ones(1), np.zeros(1)
+        W2, r2, own2, weight2, radii2 = np.zeros((N, 1)), np.zeros(1), np.ones(1), np.zeros(1), np.zeros(1)
         phi2 = np.zeros((len(phi), 1))
     top, total, first, second = -np.inf, 0.0, np.zeros(len(phi)), np.zeros(len(phi))
     size = max(1, PAIRS // len(r2))
     for begin in range(0, len(r), size):
         i = slice(begin, begin + size)
-        cross, own1, r1 = W[:, i].T @ W2, own[i, None], r[i, None]
-        det = own1 * own2 - cross**2
-        mean1, mean2 = (own2 * r1 - cross * r2) / det, (own1 * r2 - cross * r1) / det
-        log_w = log_weight[i, None] + weight2 - 0.5 * np.log(det) + 0.5 * (r1 * mean1 + r2 * mean2)
+        j = slice(np.searchsorted(radii2, reach**2 - radii[begin], side="right"))  # both units lie in one ball
+        cross, own1, r1 = W[:, i].T @ W2[:, j], own[i, None], r[i, None]
+        det = own1 * own2[j] - cross**2
+        mean1, mean2 = (own2[j] * r1 - cross * r2[j]) / det, (own1 * r2[j] - cross * r1) / det
+        log_w = log_weight[i, None] + weight2[j] - 0.5 * np.log(det) + 0.5 * (r1 * mean1 + r2[j] * mean2)
         highest = max(top, log_w.max())
         w = np.exp(log_w - highest)
         shrink, top = np.exp(top - highest), highest
         total = total * shrink + w.sum()
         first = first * shrink + net.H * phi[:, i] @ (w * mean1).sum(1)
-        square = phi[:, i] ** 2 @ (w * (mean1**2 + own2 / det)).sum(1)
-        both = np.einsum("pi,pi->p", phi[:, i], phi2 @ (w * (mean1 * mean2 - cross / det)).T)
+        square = phi[:, i] ** 2 @ (w * (mean1**2 + own2[j] / det)).sum(1)
+        both = np.einsum("pi,pi->p", phi[:, i], phi2[:, j] @ (w * (mean1 * mean2 - cross / det)).T)
         second = second * shrink + net.H * (square + both)
     mean = first / total
     return np.array([constant + top + np.log(total)]), bias_mean + mean, bias_variance + second / total - mean**2

@@ -54,7 +54,7 @@ def bidirectional(target: Model, u: Array, key: Array, schedule: Schedule, chain
 def _anneal(
     target: Model, keys: Array, starts: Array, betas: Array, sizes: Array, leapfrogs: Array, *, backwards: bool
 ) -> Array:
-    """Σ_t (β_t − β_{t−1}) log p(y | u_{t−1}) of each chain, where a transition at β_t leads from u_{t−1} to u_t, or back.
+    """Σ_t (β_t − β_{t−1}) log p(y | u_{t−1}) of each chain; transitions at β_t lead from u_{t−1} to u_t, or back.
 
     HMC's transitions are reversible, so that the same ones serve in both directions.
     """

@@ -60,7 +60,8 @@ def smc_run(
     of_start, key = jax.random.split(key)
     state = adaptive_tempered.init(jax.random.normal(of_start, (particles, target.dim)))
     state = state._replace(tempering_param=jnp.zeros(()))
-    log_evidence, size, rows = 0.0, target.dim**-0.25, []
+    log_evidence, size = 0.0, target.dim**-0.25
+    rows: list[tuple[float, float, int, float]] = []
     while not rows or rows[-1][0] < 1:  # the last pass starts at β = 1: weights are equal after it
         beta = float(state.tempering_param)
         leapfrogs = int(np.clip(np.ceil(path / size), 1, MOST_STEPS))
