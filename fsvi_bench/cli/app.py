@@ -35,6 +35,7 @@ app = typer.Typer(
 GROUPS = {
     "datasets": "List, download and check data sets.",
     "tasks": "Fit, verify, show and export frozen tasks.",
+    "networks": "List network tasks and sample their posteriors.",
     "methods": "List and check inference methods.",
     "objectives": "Check functional objectives.",
     "leaderboard": "Create a leaderboard, build its site, and compare entries.",

@@ -314,6 +314,27 @@ class TasksExport(Options):
     data_dir: Path | None = None
 
 
+class NetworksList(Options):
+    """List the network tasks, with the evidence for their references and their log evidences."""
+
+    as_json: bool = False
+
+
+class NetworksBuild(Options):
+    """Sample the posteriors of network tasks, and write tasks, references and certificates (requires the extra
+    `reference`). Finished chains are kept: rerun the command to resume. Exit status 1 if a task is refused.
+
+    Args:
+        names: Tasks such as yacht:0:collapsed-10, or the first parts of their names, such as yacht. Default: all.
+        out: Folder for the files: OUT/yacht/network-tasks/v1/collapsed-10/0-real.safetensors.
+    """
+
+    out: Path
+    names: Annotated[Sequence[str], Argument] = ()
+    workers: Workers = None
+    data_dir: Path | None = None
+
+
 class MethodsList(Options):
     """List the methods with their families and options."""
 

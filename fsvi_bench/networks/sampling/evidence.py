@@ -102,7 +102,7 @@ def _jackknife(statistic: Array, n: int) -> Estimate:
     return Estimate(value, float(np.sqrt((n - 1) * without.var())), n)
 
 
-def agreement(a: Estimate, b: Estimate) -> float:
+def equal_means(a: Estimate, b: Estimate) -> float:
     """The p-value of Welch's test that both estimates have one mean; NaN if an error is unknown or both are 0."""
     variances = np.square([a.error, b.error])
     if not variances.sum() > 0:

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 
 import arviz as az
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
-from fsvi_bench.networks.sampling.evidence import Estimate, agreement
+from fsvi_bench.networks.reference import Agreement
+from fsvi_bench.networks.reference import Estimate as Reported
+from fsvi_bench.networks.sampling.evidence import Estimate, equal_means
 from fsvi_bench.networks.sampling.nuts import Chain
 from fsvi_bench.statistics.ranks import holm
-from fsvi_bench.strict import Strict
 
-#: What each number must be. A number that is NaN is none of it.
-LIMITS = {
-    "r_hat": (operator.lt, 1.01),  # rank-normalised split, the worst of f and log p
-    "ess_bulk": (operator.ge, 4000.0),  # the worst of f, f² and log p
-    "ess_tail": (operator.ge, 4000.0),
-    "e_bfmi": (operator.gt, 0.2),
-    "mmd_p": (operator.gt, 0.01),  # the smallest over the groups of inputs, Holm-adjusted
-    "evidence_p": (operator.gt, 0.01),  # of equal log Z
-    "evidence_error": (operator.lt, 0.5),  # the larger of both, in nats: what is vague agrees with everything
-}
 MMD_DRAWS = 500  #: of each sampler, at most
 PERMUTATIONS = 999
 
 
-class Certificate(Strict):
-    """The numbers that were judged, and the names of those that are outside their limits."""
-
-    numbers: dict[str, float]
-    failures: tuple[str, ...]
-
-
-def certify(
+def agreement(
     chains: Sequence[Chain],
     f: np.ndarray,
     particles: np.ndarray,
@@ -43,8 +26,8 @@ def certify(
     smc: Estimate,
     groups: Mapping[str, slice],
     generator: np.random.Generator,
-) -> Certificate:
-    """Judges NUTS by its own diagnostics and by the particles.
+) -> Agreement:
+    """NUTS by its own diagnostics and against the particles; a number that cannot be computed is NaN.
 
     Args:
         chains: chains of equal length.
@@ -57,7 +40,6 @@ def certify(
     """
     log_p = np.stack([chain.log_joint for chain in chains])
     numbers = mixing(f, log_p)
-    numbers["e_bfmi"] = float(az.bfmi(np.stack([chain.energy for chain in chains])).min())
     # Permutations take draws for independent: keep as many as are worth one.
     flat = f.reshape(-1, f.shape[-1])
     worth = min(numbers["ess_bulk"], numbers["ess_tail"])
@@ -65,16 +47,15 @@ def certify(
     nuts = flat[((np.arange(n) + 0.5) * (len(flat) / max(n, 1))).astype(int)]
     others = particles[generator.choice(len(particles), n, replace=False)]
     p = np.array([mmd_p_value(nuts[:, group], others[:, group], generator) for group in groups.values()])
-    numbers["mmd_p"] = float(holm(p).min()) if np.isfinite(p).all() else np.nan
-    numbers["evidence_p"] = agreement(ladder, smc)
-    numbers["evidence_error"] = float(np.max([ladder.error, smc.error]))
-    numbers["divergences"] = float(sum(chain.divergent.sum() for chain in chains))
-    return Certificate(numbers=numbers, failures=tuple(judge(numbers)))
-
-
-def judge(numbers: Mapping[str, float]) -> list[str]:
-    """The names of the limits that the numbers do not keep; a missing number keeps none."""
-    return [name for name, (holds, limit) in LIMITS.items() if not holds(numbers.get(name, np.nan), limit)]
+    return Agreement(
+        log_z_nuts=Reported(value=ladder.value, error=ladder.error),
+        log_z_smc=Reported(value=smc.value, error=smc.error),
+        log_z_p=equal_means(ladder, smc),
+        **numbers,
+        e_bfmi=float(az.bfmi(np.stack([chain.energy for chain in chains])).min()),
+        divergences=int(sum(chain.divergent.sum() for chain in chains)),
+        mmd_p=float(holm(p).min()) if np.isfinite(p).all() else np.nan,
+    )
 
 
 def mixing(f: np.ndarray, log_p: np.ndarray) -> dict[str, float]:

@@ -1,0 +1,86 @@
+"""`fsvi-bench networks list|build`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+from rich.table import Table
+
+from fsvi_bench.cli.commands import NetworksBuild, NetworksList
+from fsvi_bench.cli.console import show, stderr
+from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.files import require_writable_directory
+from fsvi_bench.networks.official import load_network, official_networks, official_path
+from fsvi_bench.networks.plan import Planned, planned_tasks
+from fsvi_bench.networks.reference import Certificate, write_reference
+from fsvi_bench.networks.task import build, write_network_task
+from fsvi_bench.tasks.fetch import cache_dir
+
+
+def networks_list(options: NetworksList) -> None:
+    certificates = [load_network(path).certificate for path in official_networks().values()]
+    show(options.as_json, certificates, lambda: _table(certificates))
+
+
+def _table(certificates: Sequence[Certificate]) -> Table:
+    table = Table(title=f"{len(certificates)} network tasks")
+    table.add_column("task")
+    for column in ("evidence", "log Z [nats]", "± s.e.", "R̂", "bulk ESS", "tail ESS", "MMD p", "log Z p", "core-min"):
+        table.add_column(column, justify="right")
+    for each in certificates:
+        two = each.agreement
+        mixing = [
+            f"{two.r_hat:.4f}",
+            f"{two.ess_bulk:.0f}",
+            f"{two.ess_tail:.0f}",
+            f"{two.mmd_p:.2g}",
+            f"{two.log_z_p:.2g}",
+        ]
+        numbers = [f"{each.log_z.value:.3f}", f"{each.log_z.error:.2g}", *mixing, f"{each.seconds / 60:.0f}"]
+        table.add_row(each.task, each.level, *numbers)
+    return table
+
+
+def networks_build(options: NetworksBuild) -> int:
+    try:
+        from fsvi_bench.networks.sampling.build import Run, build_reference
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"sampling needs {error.name}, which is not installed; run `pip install 'fsvi-bench[reference]'`"
+        ) from error
+    # These imports take seconds, and `networks list` does not need them.
+    from fsvi_bench.running.executors import LocalExecutor, available_cores
+
+    require_writable_directory(options.out, "output folder", "choose another with --out")
+    executor, refused = LocalExecutor(options.workers or available_cores()), 0
+    note, run = partial(stderr.print, style="dim"), cast(Run, executor.map)
+    for name, planned in _chosen(options.names).items():
+        place = planned.of.dataset, planned.split, planned.of.model, planned.targets
+        task = build(*place, planned.of.noise_scale, options.data_dir)
+        training = task.training(options.data_dir)
+        reference, certificate = build_reference(
+            task, training, planned.of.sampling, cache_dir() / "networks", run, note
+        )
+        if failures := certificate.failures():
+            refused += 1
+            for failure in failures:
+                stderr.print(f"{name} is refused: {failure}", style="red")
+            continue
+        write_network_task(path := official_path(*place, options.out), task)
+        write_reference(path, reference, certificate)
+        print(path)
+    return int(refused > 0)
+
+
+def _chosen(names: Sequence[str]) -> dict[str, Planned]:
+    planned = planned_tasks()
+    for name in names:
+        if not any(_begins(each, name) for each in planned):
+            raise unknown_name("network task", name, list(planned))
+    return {each: of for each, of in planned.items() if not names or any(_begins(each, name) for name in names)}
+
+
+def _begins(task: str, name: str) -> bool:
+    return f"{task}:".startswith(f"{name}:")

@@ -1,0 +1,82 @@
+"""The official network tasks and how long their posteriors are sampled: `conf/networks.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from fsvi_bench.errors import InputError, invalid_field
+from fsvi_bench.networks.task import Targets, task_name
+from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.tasks.card import Strict
+
+Repeats = Annotated[int, Field(ge=2)]
+
+
+class Sampling(Strict):
+    """Lengths of the samplers' runs."""
+
+    chains: Repeats  #: of NUTS
+    warmup: PositiveInt
+    draws: PositiveInt  #: of each chain
+    runs: Repeats  #: of sequential Monte Carlo
+    particles: PositiveInt  #: of each run
+    moves: PositiveInt  #: HMC transitions at each temperature
+    ladders: Repeats  #: NUTS along the temperatures
+    ladder_warmup: PositiveInt  #: at each temperature
+    ladder_draws: PositiveInt
+    bounds: PositiveInt = 20  #: simulated data sets with bounds of log Z
+    temperatures: PositiveInt = 2000  #: of annealing in both directions
+    annealed: PositiveInt = 8  #: chains in each direction
+    ranks: PositiveInt = 100  #: simulated data sets for calibration
+    rank_warmup: PositiveInt = 500
+    rank_draws: PositiveInt = 1000
+
+
+class Model(Strict):
+    """Tasks of one data set and model."""
+
+    dataset: str
+    model: str
+    noise_scale: PositiveFloat
+    real: tuple[int, ...] = ()  #: splits with the data set's targets
+    simulated: tuple[int, ...] = ()
+    sampling: Sampling
+
+
+class _Plan(Strict):
+    models: tuple[Model, ...]
+
+
+class Planned(NamedTuple):
+    """One official task."""
+
+    of: Model
+    split: int
+    targets: Targets
+
+    @property
+    def name(self) -> str:
+        """The name that users type."""
+        return task_name(self.of.dataset, self.split, self.of.model, self.targets)
+
+
+def planned_tasks() -> dict[str, Planned]:
+    """All tasks by name, in order.
+
+    Raises:
+        InputError: the file is not valid.
+    """
+    path = resource_dir("conf") / "networks.yaml"
+    try:
+        plan = _Plan.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise InputError(f"{path} is not valid: {invalid_field(error)}; fix the file") from error
+    return {each.name: each for model in plan.models for each in _tasks(model)}
+
+
+def _tasks(model: Model) -> Iterator[Planned]:
+    yield from (Planned(model, split, "real") for split in model.real)
+    yield from (Planned(model, split, "simulated") for split in model.simulated)

@@ -1,0 +1,262 @@
+"""Builds references: samples a task's posterior in pieces, each kept once it is finished, and certifies the result."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.networks.plan import Sampling
+from fsvi_bench.networks.reference import (
+    DRAWS,
+    Agreement,
+    Bidirectional,
+    Certificate,
+    Estimate,
+    Functions,
+    Quadrature,
+)
+from fsvi_bench.networks.sampling import evidence, simulated
+from fsvi_bench.networks.sampling.agreement import agreement
+from fsvi_bench.networks.sampling.models import Target, function_draws
+from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
+from fsvi_bench.networks.sampling.quadrature import quadrature
+from fsvi_bench.networks.sampling.smc import Schedule, SmcRun, pool, smc_run
+from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Training
+from fsvi_bench.seeds import derive_seed, derived_generator
+
+Kind = Literal["chain", "particles", "ladder", "bounds", "ranks"]
+Arrays = dict[str, Any]  #: by name
+GROUPS: dict[str, slice] = {place: slice(POINTS * i, POINTS * (i + 1)) for i, place in enumerate(PLACES)}
+KEPT = 19  #: draws among which the true function is ranked
+HIDDEN_BY_QUADRATURE = 4  #: at most, of at most two units
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One independent part of the work: a chain, a particle run, a ladder, or a simulated data set."""
+
+    task: NetworkTask
+    training: Training
+    sampling: Sampling
+    folder: Path
+    kind: Kind
+    index: int
+
+    @property
+    def path(self) -> Path:
+        """Its file; the name covers everything that decides the result, apart from code."""
+        settings = [self.sampling.model_dump(mode="json", include=set(FIELDS[self.kind])), self.kind, self.index]
+        return self.folder / f"{self.task.sha256[:16]}-{sha256_of_json(settings)[:16]}.safetensors"
+
+    @property
+    def key(self) -> Any:
+        """The piece's random key."""
+        return jax.random.key(derive_seed("network reference", self.task.sha256, self.kind, self.index) % 2**63)
+
+    def read(self) -> Arrays:
+        """The finished piece."""
+        return load_file(self.path)
+
+
+FIELDS: dict[Kind, tuple[str, ...]] = {
+    "chain": ("warmup", "draws"),
+    "particles": ("particles", "moves"),
+    "ladder": ("particles", "moves", "ladder_warmup", "ladder_draws"),
+    "bounds": ("particles", "moves", "temperatures", "annealed"),
+    "ranks": ("rank_warmup", "rank_draws"),
+}
+
+
+def compute(piece: Piece) -> None:
+    """Computes and keeps one piece. Seconds are of the processor."""
+    started = process_time()
+    arrays = _COMPUTE[piece.kind](piece, target_of(piece.task, piece.training), piece.key)
+    content = {name: np.array(array, order="C") for name, array in arrays.items()}
+    write_atomically(piece.path, save(content | {"seconds": np.array(process_time() - started)}))
+
+
+def target_of(task: NetworkTask, training: Training) -> Target:
+    """The posterior to sample, with the frozen inputs one place after the other."""
+    x_new = torch.cat([task.inputs[place] for place in PLACES]).numpy()
+    X, y = (part.numpy() for part in training)
+    return Target(X, y, np.float64(task.noise_variance), task.network, x_new)
+
+
+def _chain(piece: Piece, target: Target, key: Any) -> Arrays:
+    of_chain, of_f = jax.random.split(key)
+    chain = sample_chain(target, of_chain, piece.sampling.warmup, piece.sampling.draws)
+    f = function_draws(target, of_f, chain.u)
+    return {name: np.asarray(part) for name, part in chain._asdict().items() if name != "u"} | {"f": f}
+
+
+def _particles(piece: Piece, target: Target, key: Any) -> Arrays:
+    of_run, of_f = jax.random.split(key)
+    run = smc_run(target, of_run, piece.sampling.particles, moves=piece.sampling.moves)
+    f = function_draws(target, of_f, run.u)
+    return run.schedule._asdict() | {"f": f, "log_evidence": np.array(run.log_evidence)}
+
+
+def _ladder(piece: Piece, target: Target, key: Any) -> Arrays:
+    betas = _schedule(piece).betas
+    run = evidence.ladder_run(target, key, betas, piece.sampling.ladder_warmup, piece.sampling.ladder_draws)
+    return {name: np.asarray(part) for name, part in run._asdict().items()}
+
+
+def _bounds(piece: Piece, target: Target, key: Any) -> Arrays:
+    of_data, of_chains = jax.random.split(key)
+    drawn = target.simulate(of_data)
+    schedule = _schedule(piece).refine(piece.sampling.temperatures)
+    found = simulated.bidirectional(drawn.target, drawn.u, of_chains, schedule, piece.sampling.annealed)
+    return {"lower": np.array(found.lower), "upper": np.array(found.upper)}
+
+
+def _ranks(piece: Piece, target: Target, key: Any) -> Arrays:
+    of_data, of_chain = jax.random.split(key)
+    drawn, sampling = target.simulate(of_data), piece.sampling
+    ranks = simulated.calibration_ranks(
+        drawn.target, drawn.f, of_chain, sampling.rank_warmup, sampling.rank_draws, KEPT
+    )
+    return {"ranks": ranks[: 2 * POINTS]}
+
+
+_COMPUTE: dict[Kind, Callable[[Piece, Target, Any], Arrays]] = {
+    "chain": _chain,
+    "particles": _particles,
+    "ladder": _ladder,
+    "bounds": _bounds,
+    "ranks": _ranks,
+}
+
+
+def _schedule(piece: Piece) -> Schedule:
+    """The temperatures of the first particle run, which the other samplers do not see."""
+    first = Piece(piece.task, piece.training, piece.sampling, piece.folder, "particles", 0).read()
+    return Schedule(**{name: first[name] for name in Schedule._fields})
+
+
+Run = Callable[[Callable[[Piece], None], Iterable[Piece]], Iterator[tuple[Piece, Exception | None]]]
+
+
+def build_reference(
+    task: NetworkTask, training: Training, sampling: Sampling, folder: Path, run: Run, each: Callable[[str], None]
+) -> tuple[Functions, Certificate]:
+    """The reference of a task and its certificate, whose limits are not checked here.
+
+    Args:
+        folder: where finished pieces are kept.
+        run: calls a function for every piece, in any order or in parallel, as `Executor.map`.
+        each: called with a line for every finished piece.
+
+    Raises:
+        InputError: a piece failed; the others are kept.
+    """
+
+    def pieces(kind: Kind, count: int) -> list[Piece]:
+        return [Piece(task, training, sampling, folder, kind, index) for index in range(count)]
+
+    first = {"chain": pieces("chain", sampling.chains), "particles": pieces("particles", sampling.runs)}
+    then = {"ladder": pieces("ladder", sampling.ladders)}
+    if level_of(task) == "C1":
+        then |= {"bounds": pieces("bounds", sampling.bounds), "ranks": pieces("ranks", sampling.ranks)}
+    for stage in (first, then):
+        missing = [piece for of_kind in stage.values() for piece in of_kind if not piece.path.is_file()]
+        for piece, failure in run(compute, missing):
+            if isinstance(failure, Exception):
+                raise InputError(f"{task.name}: {piece.kind} {piece.index} failed: {failure}; run the command again")
+            each(f"{task.name}: {piece.kind} {piece.index}")
+    found = {kind: [piece.read() for piece in of_kind] for kind, of_kind in (first | then).items()}
+    return _reference(task, target_of(task, training), sampling, found)
+
+
+def level_of(task: NetworkTask) -> Literal["C0", "C1", "C2"]:
+    """The certificate that a task can have."""
+    if task.network.k_hidden <= HIDDEN_BY_QUADRATURE and task.network.H <= 2:
+        return "C0"
+    return "C1" if task.targets == "simulated" else "C2"
+
+
+def _reference(
+    task: NetworkTask, target: Target, sampling: Sampling, found: dict[str, list[Arrays]]
+) -> tuple[Functions, Certificate]:
+    f = np.stack([chain["f"] for chain in found["chain"]])
+    flat = f.reshape(-1, f.shape[-1])
+    thinned = flat[((np.arange(DRAWS) + 0.5) * (len(flat) / DRAWS)).astype(int)].astype(np.float32)
+    reference = Functions(*(torch.from_numpy(thinned[:, group].copy()) for group in GROUPS.values()))
+    two = _agreement(task, found, f)
+    level, grid = level_of(task), None
+    log_z = min((two.log_z_nuts, two.log_z_smc), key=lambda each: each.error)
+    if level == "C0":
+        grid, log_z = _quadrature(target, f, two)
+    certificate = Certificate(
+        task=task.name,
+        task_sha256=task.sha256,
+        reference_sha256=reference.sha256,
+        level=level,
+        log_z=log_z,
+        quadrature=grid,
+        bidirectional=_bidirectional(found) if level == "C1" else None,
+        agreement=two,
+        settings=sampling.model_dump(),
+        versions={name: importlib.metadata.version(name) for name in ("jax", "numpyro", "blackjax", "arviz")},
+        seconds=sum(piece["seconds"].item() for pieces in found.values() for piece in pieces),
+    )
+    return reference, certificate
+
+
+def _agreement(task: NetworkTask, found: dict[str, list[Arrays]], f: np.ndarray) -> Agreement:
+    nothing = np.empty(0)
+    chains = [Chain(nothing, **{name: piece[name] for name in Chain._fields[1:]}) for piece in found["chain"]]
+    runs = [
+        SmcRun(piece["f"], nothing, piece["log_evidence"].item(), Schedule(nothing, nothing, nothing), nothing)
+        for piece in found["particles"]
+    ]
+    ladders = [
+        evidence.LadderRun(**{name: piece[name] for name in evidence.LadderRun._fields}) for piece in found["ladder"]
+    ]
+    generator = derived_generator("network reference", task.sha256, "agreement")
+    return agreement(
+        chains,
+        f,
+        pool(runs, DRAWS, generator),
+        evidence.ladder_evidence(ladders),
+        evidence.smc_evidence([run.log_evidence for run in runs]),
+        GROUPS,
+        generator,
+    )
+
+
+def _bidirectional(found: dict[str, list[Arrays]]) -> Bidirectional:
+    bounds = [simulated.Bounds(each["lower"].item(), each["upper"].item()) for each in found["bounds"]]
+    gap = simulated.mean_gap(bounds)
+    p = simulated.calibration_p_values(np.stack([each["ranks"] for each in found["ranks"]]), KEPT)
+    error = float(np.std([each.gap for each in bounds], ddof=1) / len(bounds) ** 0.5)
+    return Bidirectional(
+        data_sets=len(bounds),
+        gap=Estimate(value=gap.mean, error=error),
+        gap_upper=gap.upper,
+        calibration_data_sets=len(found["ranks"]),
+        calibration_p=float(p.min()),
+    )
+
+
+def _quadrature(target: Target, f: np.ndarray, two: Agreement) -> tuple[Quadrature, Estimate]:
+    """The integrals, and how far the chains' moments of f are from them, in units of their Monte Carlo errors."""
+    exact = quadrature(target)
+    flat, n = f.reshape(-1, f.shape[-1]), min(two.ess_bulk, two.ess_tail)
+    offset = flat - exact.mean
+    mean_z = np.abs(offset.mean(0)) / (flat.std(0) / n**0.5)
+    squares = np.square(offset) - exact.variance
+    variance_z = np.abs(squares.mean(0)) / (squares.std(0) / n**0.5)
+    grid = Quadrature(change=exact.change, mean_z=float(mean_z.max()), variance_z=float(variance_z.max()))
+    return grid, Estimate(value=exact.log_evidence, error=exact.change)
