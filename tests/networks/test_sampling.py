@@ -180,6 +180,11 @@ def test_draws_are_thinned_evenly_and_pooled_by_evidence() -> None:
     assert shares == pytest.approx(0.75, abs=4 * math.sqrt(0.75 * 0.25 / 4000))
 
 
+def test_depths_of_trees() -> None:
+    steps = np.array([1, 2, 3, 4, 7, 8, 1023])
+    assert Chain(*[steps] * 6, 1.0).depth.tolist() == [1, 2, 2, 3, 3, 4, 10]
+
+
 def assert_moments(f: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
     """Draws [chains, draws, P] have these moments, to three standard errors."""
     for values, expected in ((f, mean), ((f - mean) ** 2, variance)):

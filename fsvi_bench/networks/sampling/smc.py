@@ -104,7 +104,10 @@ def _step(
 
 
 def pool(runs: Sequence[SmcRun], n: int, generator: np.random.Generator) -> np.ndarray:
-    """n particles [n, dim] of all runs, each run chosen with a probability proportional to its Ẑ."""
+    """n particles [n, dim] of all runs, each run chosen with a probability proportional to its Ẑ.
+
+    Choose n well below their number: tests of independent draws do not know of particles that are drawn twice.
+    """
     shares = softmax([run.log_evidence for run in runs])
     chosen = generator.choice(len(runs), n, p=shares)
     return np.stack([runs[run].u[generator.integers(len(runs[run].u))] for run in chosen])
