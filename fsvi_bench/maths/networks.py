@@ -11,7 +11,7 @@ a unit's weights, leaves f unchanged.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -58,6 +58,10 @@ class Network:
         """f at each input."""
         u, output = w[..., : self.k_hidden], w[..., self.k_hidden :]
         return (self.features(u, x) @ output[..., None])[..., 0]
+
+    def prior_root(self, units: Float[Tensor, "R inputs"], x: Float[Tensor, "n D"]) -> Float[Tensor, "n m"]:
+        """Ψ of a wider network, of R units drawn from the prior: the mean of ΨΨᵀ is the prior covariance of f at x."""
+        return replace(self, H=len(units)).features(units.flatten(), x)
 
     def output_posterior(
         self,

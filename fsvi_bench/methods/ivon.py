@@ -41,6 +41,7 @@ class Ivon(WeightSpaceMethod):
         hess_init: NonNegativeFloat = 1.0
 
     families = ("ffg",)
+    networks = "weights"
     automatic_optimization = False
 
     def initial(self) -> NewtonGaussian:
@@ -89,6 +90,11 @@ class NewtonGaussian(TrainablePosterior):
     def forward(self) -> Gaussian:
         precision = self.N * self.hessian + 1
         return Gaussian(self.mean[:, : self.width].clone(), precision.rsqrt()[:, : self.width])
+
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves the mean there; the variances are set by `hess_init`."""
+        self.mean[:, : self.k] = mean
 
     def place_gradients(self, gradient: Float[Tensor, "B k"], hessian: Float[Tensor, "B k"]) -> None:
         """Stores the estimates of a step in `grad`, where the optimiser reads them."""

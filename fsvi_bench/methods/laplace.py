@@ -21,6 +21,9 @@ class Laplace(Method):
     `full` is the exact posterior, since the log joint is quadratic; so are a last layer's Laplace, and a Kronecker
     one with a single output. `diag` keeps Λ's diagonal, and is EXACT-FFG. `low-rank` keeps the `rank` largest
     eigenvalues of ΦᵀΦ/σ²: Λ̃ = I + U_r D_r U_rᵀ.
+
+    A network's Λ is that of its tangent at a mode (Gauss-Newton), and so are the functions drawn (the linearised
+    predictive). Its mode is found by L-BFGS from a draw of the prior, so it depends on the seed.
     """
 
     class Options(MethodOptions):
@@ -30,6 +33,7 @@ class Laplace(Method):
         rank: PositiveInt = 10
 
     families = ("full",)
+    networks = "tangent"
     deterministic = True
     exact_limits = {"full": ExactLimit({"structure": "full"}, tolerance=1e-9)}
 
