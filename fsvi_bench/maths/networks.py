@@ -47,6 +47,11 @@ class Network:
         """The number of all weights w: u, then v, then b."""
         return self.k_hidden + self.H + 1
 
+    @property
+    def outputs(self) -> slice:
+        """Where the output weights v are in w: one for each hidden unit."""
+        return slice(self.k_hidden, self.k_hidden + self.H)
+
     def features(self, u: Float[Tensor, "*S k_hidden"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n m"]:
         """Ψ, of m = H + 1 columns, with f = Ψ(v, b) for whitened (v, b): s_v tanh(a_hᵀx + c_h)/√H, then s_b."""
         units = u.reshape(*u.shape[:-1], self.H, self.D + 1)

@@ -220,6 +220,11 @@ class Method(pl.LightningModule, ABC):
         return self._numbers.at(self.steps_done, self.device)
 
     @property
+    def draws(self) -> Streams:
+        """Random numbers of a network's loss: in evaluation mode they are the same for every q, method and seed."""
+        return self.streams if self.training else Streams((0,))
+
+    @property
     def is_network(self) -> bool:
         """Whether the problems are networks, and not linear models or networks' tangents."""
         return isinstance(self.problems, NetworkData)
@@ -256,14 +261,12 @@ class Method(pl.LightningModule, ABC):
         raise NotImplementedError
 
     def mean_nll(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
-        """−E_q[log p(y|w)]: for a linear model in closed form, for a network the mean over the option S's draws.
-
-        In evaluation mode a network's draws are many, and the same for every q, method and seed.
-        """
+        """−E_q[log p(y|w)]: for a linear model in closed form, for a network the mean over draws, S of them (an option)
+        or, in evaluation mode, many."""
         if not isinstance(batch.rows, NetworkData):
             return expected_nll(q, batch.rows)
-        streams, S = (self.streams, self.options.S) if self.training else (Streams((0,)), EVALUATION_DRAWS)
-        noise = streams.normal("weight samples", S, q.root.shape[-1])
+        S = self.options.S if self.training else EVALUATION_DRAWS
+        noise = self.draws.normal("weight samples", S, q.root.shape[-1])
         return sampled_nll(q.draws(noise), batch.rows).mean(-1)
 
     def solve(self, problem: TrainingData) -> Posterior:

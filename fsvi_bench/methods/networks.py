@@ -70,11 +70,10 @@ class NetworkData(Stacked):
 
     def jacobian(self, w: Float[Tensor, "B more"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n k"]:
         """∂f/∂w at each input."""
+        return _each(vmap(grad(self._value), (None, 0)), w[..., : self.k], x)
 
-        def value(w: Float[Tensor, " k"], x: Float[Tensor, " D"]) -> Float[Tensor, ""]:
-            return self.model.values(w, x[None])[0]
-
-        return _each(vmap(grad(value), (None, 0)), w[..., : self.k], x)
+    def _value(self, w: Tensor, x: Tensor) -> Tensor:
+        return self.model.values(w, x[None])[0]  # type: ignore[no-any-return]
 
     def prior_covariance(self, x: Float[Tensor, "B n D"], units: Float[Tensor, "B R inputs"]) -> Float[Tensor, "B n n"]:
         """Of f at inputs, estimated from units drawn from the prior."""
@@ -87,7 +86,14 @@ class NetworkData(Stacked):
 
     def nll(self, w: Float[Tensor, "B S more"]) -> Float[Tensor, "B S"]:
         """−log N(y; f, σ²I) for each of S weight vectors, scaled to all training rows."""
-        squares = (self.y[:, None] - self.values(w, self.X)).square().sum(-1)
+        return self._nll(self.values(w, self.X))
+
+    def nll_by_row(self, w: Float[Tensor, "B n more"]) -> Float[Tensor, " B"]:
+        """The same with weights of its own for each row."""
+        return self._nll(_each(vmap(self._value), w[..., : self.k], self.X)[:, None])[:, 0]
+
+    def _nll(self, f: Float[Tensor, "B S n"]) -> Float[Tensor, "B S"]:
+        squares = (self.y[:, None] - f).square().sum(-1)
         all_rows, variance = self.stand_for or self.N, self.noise_variance[:, None]
         return 0.5 * all_rows * (LOG_2PI + variance.log() + squares / (self.N * variance))
 

@@ -153,6 +153,11 @@ class TrainableDropout(TrainablePosterior):
         log_odds = torch.tensor(retain_probability, dtype=torch.float64).logit()
         self.log_odds = parameter(B, self.count, float(log_odds)).requires_grad_(learned)
 
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves m there."""
+        self.m[:, : self.k] = mean
+
     def forward(self) -> Dropout:
         m, log_odds = self.m[:, : self.k], self.log_odds[:, : self.count].expand(-1, self.k)
         p = sigmoid(log_odds)
