@@ -39,7 +39,7 @@ class MeanFieldVI(WeightSpaceMethod):
         """A network's problems are collapsed, if the options say so; the ELBO is then less than log p(y) by the KL of
         q(u) to the posterior of u."""
         problems = super().adapted(problems)
-        return CollapsedData.of(problems, self.options.rows(problems.N)) if self.options.collapsed else problems
+        return CollapsedData.collapse(problems, self.options.rows(problems.N)) if self.options.collapsed else problems
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         if not self.training:

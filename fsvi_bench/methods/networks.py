@@ -6,7 +6,7 @@ Methods need no more of a network than the values of f and their Jacobian in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -50,6 +50,22 @@ class NetworkData(Stacked):
     high: Float[Tensor, "B D"]
     model: Any  #: a `Model`
     stand_for: int | None = None  #: the number of training rows, in a minibatch
+
+    @staticmethod
+    def of(model: Model, problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> NetworkData:
+        """Stacks problems (X, y, σ²) of equal shape.
+
+        Raises:
+            InputError: there are none, or the shapes of X differ.
+        """
+        shapes = sorted({tuple(X.shape) for X, _, _ in problems})
+        if len(shapes) != 1:
+            got = " and ".join(f"N={N}, D={D}" for N, D in shapes) or "none"
+            raise InputError(
+                f"networks that are trained side by side must have equal shapes, got {got}; train them one by one"
+            )
+        X, y, noise_variance = map(torch.stack, zip(*problems, strict=True))
+        return NetworkData(X, y, noise_variance, X.amin(1), X.amax(1), model)
 
     @property
     def k(self) -> int:
@@ -115,7 +131,7 @@ class CollapsedData(NetworkData):
     """
 
     @staticmethod
-    def of(problems: NetworkData, rows_per_step: int) -> CollapsedData:
+    def collapse(problems: Any, rows_per_step: int) -> CollapsedData:
         """The same problems, collapsed.
 
         Raises:

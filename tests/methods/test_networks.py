@@ -53,8 +53,9 @@ def networks(B=3, N=31, D=2, H=5, noise=0.3, seed=0):
     model = Network(D, H)
     X = torch.randn(B, N, D, generator=g, dtype=f64)
     w = torch.randn(B, 1, model.k, generator=g, dtype=f64)
-    clean = NetworkData(X, X[..., 0], torch.full((B,), noise**2, dtype=f64), X.amin(1), X.amax(1), model)
-    return replace(clean, y=clean.values(w, X)[:, 0] + noise * torch.randn(B, N, generator=g, dtype=f64))
+    y = torch.stack([model.values(*each)[0] for each in zip(w, X, strict=True)])
+    y = y + noise * torch.randn(B, N, generator=g, dtype=f64)
+    return NetworkData.of(model, list(zip(X, y, torch.full((B,), noise**2, dtype=f64), strict=True)))
 
 
 def quiet(method):
@@ -251,6 +252,14 @@ def test_a_method_for_linear_models_refuses_networks(name):
         cls(networks(1))
 
 
+def test_problems_of_other_shapes_are_refused():
+    X, y = torch.zeros(5, 2, dtype=f64), torch.zeros(5, dtype=f64)
+    of = [(X, y, y[0]), (X[:4], y[:4], y[0])]
+    for problems, got in ((of, "N=4, D=2 and N=5, D=2"), ([], "none")):
+        with pytest.raises(InputError, match=f"side by side must have equal shapes, got {got}; train them one by one"):
+            NetworkData.of(Network(2, 3), problems)
+
+
 def test_what_cannot_be_collapsed_is_refused():
     data = synthetic(1, N=31)
     for problem in (data, as_network(data)):
@@ -315,7 +324,7 @@ def test_jacobians():
 def test_a_gpus_arithmetic_is_the_same(monkeypatch):
     """There, problems are mapped over; here by the same transform on a CPU."""
     data, g = networks(2, H=3), torch.Generator().manual_seed(1)
-    collapsed = CollapsedData.of(data, data.N)
+    collapsed = CollapsedData.collapse(data, data.N)
     w, units = torch.randn(2, 4, data.k, generator=g, dtype=f64), torch.randn(2, 9, 3, generator=g, dtype=f64)
 
     def everything():
