@@ -64,6 +64,22 @@ class Network:
         u, output = w[..., : self.k_hidden], w[..., self.k_hidden :]
         return (self.features(u, x) @ output[..., None])[..., 0]
 
+    def kronecker_gram(self, J: Float[Tensor, "N k"], x: Float[Tensor, "N D"]) -> Float[Tensor, "k k"]:
+        """JᵀJ by Kronecker factors (Martens and Grosse 2015): a block for each layer's weights, and one for its biases.
+
+        The derivative in a hidden weight is g x_d/√D, with g that in the unit's bias: its block is GᵀG ⊗ XᵀX/(ND). The
+        other blocks are exact.
+        """
+        place = torch.arange(self.k, device=J.device)
+        units = place[: self.k_hidden].view(self.H, self.D + 1)
+        weights, biases = units[:, :-1].flatten(), units[:, -1]
+        gram = J.new_zeros(self.k, self.k)
+        for block in (biases, place[self.outputs], place[-1:]):
+            gram[block[:, None], block] = J[:, block].mT @ J[:, block]
+        of_units = gram[biases[:, None], biases].contiguous()
+        gram[weights[:, None], weights] = torch.kron(of_units, x.mT @ x / (len(x) * self.D))
+        return gram
+
     def prior_root(self, units: Float[Tensor, "R inputs"], x: Float[Tensor, "n D"]) -> Float[Tensor, "n m"]:
         """Ψ of a wider network, of R units drawn from the prior: the mean of ΨΨᵀ is the prior covariance of f at x."""
         return replace(self, H=len(units)).features(units.flatten(), x)

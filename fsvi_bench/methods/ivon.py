@@ -27,8 +27,8 @@ class Ivon(WeightSpaceMethod):
     of ℓ at a draw and ĥ = ĝ ε √(N(h + δ)), each step takes g ← β1 g + (1 − β1) ĝ, then
     h ← β2 h + (1 − β2) ĥ + ½(1 − β2)² (h − ĥ)²/(h + δ), which keeps h positive, and
     m ← m − α (h₀ + δ)(g/(1 − β1ᵗ) + δm)/(h + δ) (algorithm 1; the factor h₀ + δ is `rescale_lr` of its code).
-    Its optimum is EXACT-FFG; that of a network, a mean-field optimum. Steps are in absolute units: a network whose
-    gradients per point, of order 1/σ², exceed h₀ needs a smaller `lr`, such as 1e-3. With β2 = 1 − 1e-5, as published, h remembers 100,000 steps.
+    Its optimum for a linear model is EXACT-FFG. With β2 = 1 − 1e-5, as published, h remembers 100,000 steps. A network
+    whose gradients per point, of order 1/σ², exceed h₀ needs a smaller `lr` than the default, such as 1e-3.
     """
 
     class Options(AdamOptions):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from scipy.special import logsumexp
+from torch import nn
 from torch.func import vmap
+from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import functional_kl
@@ -26,6 +29,7 @@ from tests.maths.draws import close, eye
 from tests.methods.synthetic import synthetic
 from tests.methods.table import first_batch, label, method_on, toys
 from tests.methods.test_svgd import naive_direction
+from tests.requirements import skip_or_fail
 
 f64 = torch.float64
 
@@ -200,6 +204,7 @@ ON_NETWORKS = [
     ("bernoulli-dropout", {**SHORT, "training": "masks"}),
     ("bernoulli-dropout", {**SHORT, "training": "masks", "estimator": "per-minibatch", "retain_probability": 0.5}),
     ("sample-then-optimise", {"max_steps": 40, "particles": 5}),
+    ("laplace", {"structure": "kronecker"}),
     ("laplace", {}),
 ]
 FASTER = {"lr": 0.03, "max_steps": 200}
@@ -227,7 +232,7 @@ def test_a_network_is_bitwise_the_same_in_any_batch(name, settings):
             assert all(map(torch.equal, found[0], other))
 
 
-@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS[:-2], ids=label)
+@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS[:-3], ids=label)
 def test_training_lowers_the_objective(name, settings):
     entry = load_method(name)
     fields = entry.cls.Options.model_fields
@@ -442,6 +447,42 @@ def test_laplace_is_the_gauss_newton_approximation_at_a_mode():
     variance = covariance.diagonal()
     assert bool(((f.mean(0) - mean).abs() < 4.5 * (variance / len(f)).sqrt() + 1e-5).all())
     assert bool(((f.var(0) / variance - 1).abs() < 4.5 * math.sqrt(2 / len(f))).all())
+
+
+@pytest.mark.parametrize(("structure", "theirs"), [("full", "full"), ("diag", "diag"), ("kronecker", "kron")])
+def test_laplace_is_laplace_torchs(structure, theirs):
+    """Its network's weights are not whitened: those of the inputs have the prior precision D, all others 1."""
+    if find_spec("laplace") is None:
+        skip_or_fail("laplace-torch is not installed: pip install --no-deps -r tests/laplace.txt")
+    from laplace import Laplace
+
+    H, D = 4, 2
+    data = networks(1, D=D, H=H)
+    data = replace(data, model=Network(D, H, output_scale=H**0.5))
+    method = method_of("laplace", data, {"structure": structure})
+    at = method.problems.feature_map.at[0]
+    units, v, b = at[: data.model.k_hidden].view(H, D + 1), at[data.model.outputs], at[-1:]
+    layers = nn.Linear(D, H).double(), nn.Tanh(), nn.Linear(H, 1).double()
+    parameters = units[:, :D] / D**0.5, units[:, D], v[None], b
+    for parameter, values in zip((*layers[0].parameters(), *layers[2].parameters()), parameters, strict=True):
+        parameter.data = values.clone()
+    precision = torch.tensor([D, 1.0, 1, 1], dtype=f64)
+    if structure != "kronecker":
+        precision = precision.repeat_interleave(torch.tensor([H * D, H, H, 1]))
+    laplace = Laplace(
+        nn.Sequential(*layers), "regression", subset_of_weights="all", hessian_structure=theirs,
+        sigma_noise=data.noise_variance[0] ** 0.5, prior_precision=precision,
+    )  # fmt: skip
+    laplace.fit(DataLoader(TensorDataset(data.X[0], data.y[0, :, None]), batch_size=data.N))
+    found = laplace.posterior_precision
+    found = {"full": lambda: found, "diag": lambda: torch.diag(found), "kron": lambda: found.to_matrix()}[theirs]()
+    # In their order, and with their units: a, c, v, b.
+    place = torch.arange(data.k)[: data.model.k_hidden].view(H, D + 1)
+    order = torch.cat([place[:, :D].flatten(), place[:, D], torch.arange(data.model.k_hidden, data.k)])
+    unit = torch.cat([torch.full((H * D,), D**-0.5, dtype=f64), torch.ones(data.k - H * D, dtype=f64)])
+    expected = found * unit[:, None] * unit
+    got = torch.linalg.inv(method.posterior().covariance[0])[order[:, None], order]
+    close(got, expected, rtol=0, atol=1e-7 * float(expected.max()))  # their full matrix is made in float32
 
 
 def test_the_collapsed_elbo_falls_short_of_the_evidence_by_the_kl():
