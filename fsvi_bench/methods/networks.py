@@ -6,6 +6,7 @@ Methods need no more of a network than the values of f and their Jacobian in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ MODE_STEPS = 2000  #: most iterations of the search for a mode
 
 
 class Model(Protocol):
-    """f as a function of k weights, such as `maths.networks.Network`."""
+    """f as a function of k weights, such as `maths.networks.Network`, of which some methods use more (its layers)."""
 
     @property
     def k(self) -> int:
@@ -153,10 +154,12 @@ class CollapsedData(NetworkData):
         return int(self.model.k_hidden)
 
     def nll(self, w: Float[Tensor, "B S more"]) -> Float[Tensor, "B S"]:
-        """−log p(y | u)."""
+        """−log p(y | u), NaN where u is not finite: its Cholesky factor would raise an error for the whole batch."""
 
-        def alone(*of: Tensor) -> Tensor:
-            return -self.model.log_likelihood(*of)  # type: ignore[no-any-return]
+        def alone(u: Tensor, *data: Tensor) -> Tensor:
+            finite = u.isfinite().all(-1)
+            value = self.model.log_likelihood(torch.where(finite[:, None], u, 0.0), *data)
+            return -torch.where(finite, value, torch.nan)
 
         return _each(alone, w[..., : self.k], self.X, self.y, self.noise_variance)
 
@@ -211,9 +214,12 @@ class Linearised(TrainingData):
 
     @staticmethod
     def at(network: NetworkData, w: Float[Tensor, "B k"]) -> Linearised:
-        """Around these weights."""
+        """Around these weights; where they are not finite the targets are not, so that the problem counts as diverged."""
+        found = w.isfinite().all(-1, keepdim=True)
+        w = torch.where(found, w, 0.0)
         J = network.jacobian(w, network.X)
         y = network.y - network.values(w[:, None], network.X)[:, 0] + one_by_one(matvec, J, w)
+        y = torch.where(found, y, torch.nan)
         return Linearised(network.X, y, J, network.noise_variance, network.low, network.high, Tangent(w, network))
 
     def functions(self, w: Float[Tensor, "1 S k"], x: Float[Tensor, "1 n D"], seed: int) -> Float[Tensor, "1 S n"]:
@@ -223,7 +229,7 @@ class Linearised(TrainingData):
 
 @torch.enable_grad()
 def modes(network: NetworkData, starts: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-    """Modes of the posteriors, by L-BFGS from these weights; one of many, since a network has several."""
+    """Modes of the posteriors, by L-BFGS from these weights, NaN where it fails; one of many that a network has."""
     return torch.cat([_mode(network.only(place), start) for place, start in enumerate(starts)])
 
 
@@ -232,6 +238,8 @@ def _mode(network: NetworkData, start: Float[Tensor, " k"]) -> Float[Tensor, "1 
     optimizer = LBFGS([w])
     for _ in range(MODE_STEPS):
         value = optimizer.step(lambda: network.nll(w[:, None]).sum() + 0.5 * w.square().sum())
-        if optimizer.converged or not abs(value) < float("inf"):
+        if not math.isfinite(value):
+            return torch.full_like(w, torch.nan)
+        if optimizer.converged:
             break
     return w.detach()

@@ -23,6 +23,7 @@ from fsvi_bench.methods.networks import CollapsedData, NetworkData
 from fsvi_bench.methods.points import Points, energies
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import built_in_names, load_method, network_methods
+from fsvi_bench.posteriors.base import divergence
 from fsvi_bench.tasks.task import FeatureMap
 from fsvi_bench.training.trainer import train
 from tests.maths.draws import close, eye
@@ -230,6 +231,22 @@ def test_a_network_is_bitwise_the_same_in_any_batch(name, settings):
         assert bool(found[0][2].isfinite().all())
         for other in found[1:]:
             assert all(map(torch.equal, found[0], other))
+
+
+@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS, ids=label)
+def test_a_nan_in_one_networks_targets_does_not_affect_the_others(name, settings):
+    found = []
+    for spoilt in (False, True):
+        data = networks(2)
+        if spoilt:
+            data.y[0] = math.nan
+        method = method_on(name, data, load_method(name).cls.families[0], settings)
+        train(method, "cpu")
+        q = method.posterior()
+        found.append((q[1].mean, q[1].covariance_tril()))
+    assert all(map(torch.equal, *found))
+    assert method.divergences()[0] or divergence(q[0])
+    assert method.divergences()[1] is None
 
 
 @pytest.mark.parametrize(("name", "settings"), ON_NETWORKS[:-3], ids=label)
