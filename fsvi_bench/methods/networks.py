@@ -214,7 +214,7 @@ class Linearised(TrainingData):
 
     @staticmethod
     def at(network: NetworkData, w: Float[Tensor, "B k"]) -> Linearised:
-        """Around these weights; where they are not finite the targets are NaN, so that the problem counts as diverged."""
+        """Around these weights; if they are not finite, the targets are NaN, and the problem counts as diverged."""
         found = w.isfinite().all(-1, keepdim=True)
         w = torch.where(found, w, 0.0)
         J = network.jacobian(w, network.X)
