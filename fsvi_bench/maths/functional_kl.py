@@ -50,7 +50,7 @@ class Gaussian(NamedTuple):
         """Rows times the root (with m columns): their squares sum to the variances of the rows' function values."""
         return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
 
-    def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
+    def draws(self, noise: Float[Tensor, "B S m"]) -> Float[Tensor, "B S k"]:
         """w = mean + root·noise for standard normal noise."""
         moved = noise @ self.root.mT if self.root.ndim == 3 else noise * self.root[:, None]
         return moved + self.mean[:, None]

@@ -11,7 +11,7 @@ a unit's weights, leaves f unchanged.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -47,6 +47,11 @@ class Network:
         """The number of all weights w: u, then v, then b."""
         return self.k_hidden + self.H + 1
 
+    @property
+    def outputs(self) -> slice:
+        """Where the output weights v are in w: one for each hidden unit."""
+        return slice(self.k_hidden, self.k_hidden + self.H)
+
     def features(self, u: Float[Tensor, "*S k_hidden"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n m"]:
         """Ψ, of m = H + 1 columns, with f = Ψ(v, b) for whitened (v, b): s_v tanh(a_hᵀx + c_h)/√H, then s_b."""
         units = u.reshape(*u.shape[:-1], self.H, self.D + 1)
@@ -58,6 +63,26 @@ class Network:
         """f at each input."""
         u, output = w[..., : self.k_hidden], w[..., self.k_hidden :]
         return (self.features(u, x) @ output[..., None])[..., 0]
+
+    def kronecker_gram(self, J: Float[Tensor, "N k"], x: Float[Tensor, "N D"]) -> Float[Tensor, "k k"]:
+        """JᵀJ by Kronecker factors (Martens and Grosse 2015): a block for each layer's weights, and one for its biases.
+
+        The derivative in a hidden weight is g x_d/√D, with g that in the unit's bias: its block is GᵀG ⊗ XᵀX/(ND). The
+        other blocks are exact.
+        """
+        place = torch.arange(self.k, device=J.device)
+        units = place[: self.k_hidden].view(self.H, self.D + 1)
+        weights, biases = units[:, :-1].flatten(), units[:, -1]
+        gram = J.new_zeros(self.k, self.k)
+        for block in (biases, place[self.outputs], place[-1:]):
+            gram[block[:, None], block] = J[:, block].mT @ J[:, block]
+        of_units = gram[biases[:, None], biases].contiguous()
+        gram[weights[:, None], weights] = torch.kron(of_units, x.mT @ x / (len(x) * self.D))
+        return gram
+
+    def prior_root(self, units: Float[Tensor, "R inputs"], x: Float[Tensor, "n D"]) -> Float[Tensor, "n m"]:
+        """Ψ of a wider network, of R units drawn from the prior: the mean of ΨΨᵀ is the prior covariance of f at x."""
+        return replace(self, H=len(units)).features(units.flatten(), x)
 
     def output_posterior(
         self,

@@ -16,18 +16,35 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, demand, did_you_mean, quoted
+from fsvi_bench.maths.batching import Stacked
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
-from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Rows, Streams, TaskData, held_out_sets
+from fsvi_bench.methods.data import (
+    HELD_OUT_SETS,
+    Batch,
+    MeasurementDesign,
+    Rows,
+    Streams,
+    TaskData,
+    expected_nll,
+    held_out_sets,
+    input_sets,
+    sampled_nll,
+)
+from fsvi_bench.methods.networks import Linearised, NetworkData, modes
 from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
 from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
+START_SCALE = 0.1  #: of a network's first q, relative to the prior's standard deviations
+EVALUATION_DRAWS = 1000  #: of a network's weights, for an objective
+
 AveragedShare = Annotated[
     float, Field(ge=0, lt=1, description="fraction of the steps, at the end, whose iterates are averaged")
 ]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Networks = Literal["weights", "tangent"] | None
 Probability = Annotated[float, Field(gt=0, lt=1)]  #: neither certain nor impossible
 
 
@@ -122,8 +139,13 @@ class Method(pl.LightningModule, ABC):
     `--set name=value`; `max_steps` is set by `--max-steps`, and `M` by `--measurement-points`.
     `fsvi-bench methods check` checks that a method follows these rules.
 
+    A method may also take networks, as `networks` says: `weights` if its loss needs nothing but `sampled_nll`,
+    `mean_nll` and a Jacobian; `tangent` if it treats a network as its linear model at a mode. There is no gradient at
+    a network's prior mean, since hidden units whose weights are 0 are all alike. So q starts at a draw from the prior,
+    with a tenth of its standard deviations.
+
     Args:
-        tasks: one task, or several of equal shape; or their `TrainingData`.
+        tasks: one task, or several of equal shape; or their `TrainingData` or `NetworkData`.
         family: the posterior's family, one of `families`.
         seeds: one per task; all random numbers derive from them.
         options: validated options; replaces `changes`.
@@ -138,6 +160,7 @@ class Method(pl.LightningModule, ABC):
     average: Any  #: the mean of the iterates, if they are averaged
     diverged_at: Int[Tensor, " B"]  #: the first step with a loss that is not finite, by problem; −1 if there is none
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
+    networks: ClassVar[Networks] = None  #: how networks are treated; None: not at all
     deterministic: ClassVar[bool] = False  #: True: nothing is drawn, so there is one cell whatever the seeds
     #: By family: settings under which the method's optimum is the exact posterior (`full`) or its best factorised
     #: approximation (`ffg`), for example because its measurement set determines every weight. Empty: no claim.
@@ -145,7 +168,7 @@ class Method(pl.LightningModule, ABC):
 
     def __init__(
         self,
-        tasks: TrainingData | Sequence[Task] | Task,
+        tasks: Stacked | Sequence[Task] | Task,
         family: Family | None = None,
         seeds: Sequence[int] | int | None = None,
         options: MethodOptions | None = None,
@@ -157,9 +180,12 @@ class Method(pl.LightningModule, ABC):
         self.seeds = checked_seeds(seeds, len(self.problems))
         self.options = self.checked_options(changes) if options is None else options
         self.steps_done, self._numbers = 0, Streams(self.seeds)
+        self.problems = self.adapted(self.problems)
         self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
         if self.trains:
             self.q = self.initial()
+            if self.is_network:
+                self.q.start(self.streams.normal("initial mean", self.problems.k), START_SCALE)
             averaging = getattr(self.options, "averaging", 0.0)
             self.average = Average(self.q) if averaging else None
 
@@ -193,7 +219,34 @@ class Method(pl.LightningModule, ABC):
         """Random numbers of the present step, on the method's device."""
         return self._numbers.at(self.steps_done, self.device)
 
+    @property
+    def draws(self) -> Streams:
+        """Random numbers of a network's loss: in evaluation mode they are the same for every q, method and seed."""
+        return self.streams if self.training else Streams((0,))
+
+    @property
+    def is_network(self) -> bool:
+        """Whether the problems are networks, and not linear models or networks' tangents."""
+        return isinstance(self.problems, NetworkData)
+
     # --- What a method says -------------------------------------------------------------------------------------------
+
+    def adapted(self, problems: Any) -> Any:
+        """The problems as the method sees them: a network's weights, its tangent at a mode, or the linear models given.
+
+        Raises:
+            InputError: the method does not take networks.
+        """
+        if not isinstance(problems, NetworkData) or self.networks == "weights":
+            return problems
+        if self.networks is None:
+            from fsvi_bench.methods.registry import network_methods  # it imports this module
+
+            raise InputError(
+                f"{type(self).__name__} is a method for linear models, got a network; "
+                f"choose one of {', '.join(network_methods())}"
+            )
+        return Linearised.at(problems, modes(problems, self.streams.normal("initial mean", problems.k)))
 
     def initial(self) -> TrainablePosterior:
         """The initial q, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
@@ -206,6 +259,15 @@ class Method(pl.LightningModule, ABC):
         In evaluation mode (`self.training` is False) it draws nothing and is the objective itself.
         """
         raise NotImplementedError
+
+    def mean_nll(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
+        """−E_q[log p(y|w)]: for a linear model in closed form, for a network the mean over draws, S of them (an option)
+        or, in evaluation mode, many."""
+        if not isinstance(batch.rows, NetworkData):
+            return expected_nll(q, batch.rows)
+        S = self.options.S if self.training else EVALUATION_DRAWS
+        noise = self.draws.normal("weight samples", S, q.root.shape[-1])
+        return sampled_nll(q.draws(noise), batch.rows).mean(-1)
 
     def solve(self, problem: TrainingData) -> Posterior:
         """The posterior of one problem in closed form, with a leading axis of 1."""
@@ -380,6 +442,19 @@ class Method(pl.LightningModule, ABC):
         """The current approximation, with a leading axis of B problems; from averaged iterates once there are any."""
         return self._moving().posterior() if self.trains else self.solved
 
+    @torch.no_grad()
+    def functions(
+        self, place: int, x: Float[Tensor, "n D"], draws: int | None = None, seed: int = 0
+    ) -> Float[Tensor, "S n"]:
+        """Values at inputs of functions drawn from one problem's current posterior, the same for the same seed.
+
+        Args:
+            draws: how many; None: each particle of a posterior of particles once.
+        """
+        problem, q = self.problems.only(place).to(torch.device("cpu")), self.posterior()[place].cpu()
+        w = q.draws if draws is None else q.sample(draws, seed)
+        return problem.functions(w[None], x[None], seed)[0]
+
     def _moving(self) -> Any:
         averaged = self.average is not None and self.average.count > 0
         return self.average.module if averaged else self.q
@@ -409,7 +484,13 @@ class Method(pl.LightningModule, ABC):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         """Rows and measurement sets on which the objective of one problem is evaluated, in batches of several sets."""
-        rows, design = Rows.whole(TrainingData.of(task)), self.options.design
+        design = self.options.design
+        if isinstance(self.problems, NetworkData):
+            problem = self.problems.only(place).to(torch.device("cpu"))
+            inputs = [None] if design is None else input_sets(problem, design, Streams((0,)))(range(sets))
+            return [Batch(problem, X_A=X_A) for X_A in inputs]
+        tangent = isinstance(self.problems, Linearised)
+        rows = Rows.whole(self.problems.only(place) if tangent else TrainingData.of(task))
         return [Batch(rows, A) for A in ([None] if design is None else held_out_sets(task, design, sets))]
 
     def cost(self) -> dict[str, int]:

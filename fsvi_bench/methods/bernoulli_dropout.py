@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy, optimal_m
 from fsvi_bench.maths.bernoulli_optimum import optimal_retain_per_weight, optimal_shared_retain
 from fsvi_bench.methods.base import MethodOptions, Optimum
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.noisy import Estimator, MaskedMethod, NoisyOptions, PriorLengthscale
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
@@ -21,7 +23,11 @@ from fsvi_bench.tasks.task import Task
 
 
 class BernoulliDropout(MaskedMethod):
-    """The minimiser m*(p) of Bernoulli dropout's variational objective, or Adam towards it with sampled masks."""
+    """The minimiser m*(p) of Bernoulli dropout's variational objective, or Adam towards it with sampled masks.
+
+    For a network this is MC dropout (Gal and Ghahramani 2016): masks drop hidden units, each by its output weight, and
+    all other weights are points.
+    """
 
     class Options(NoisyOptions, PriorLengthscale):
         """The retain probability (1 minus the drop rate) is given, or optimised together with the masks' entropy: one
@@ -49,6 +55,22 @@ class BernoulliDropout(MaskedMethod):
                 )
             return self
 
+    networks = "weights"
+
+    def adapted(self, problems: Any) -> Any:
+        """The problems.
+
+        Raises:
+            InputError: the settings need closed forms, which networks do not have.
+        """
+        sampled = self.options.training == "masks" and self.options.chosen_estimator in ("per-point", "per-minibatch")
+        if isinstance(problems, NetworkData) and not sampled:
+            raise InputError(
+                f"a network has no closed form, got training={self.options.training} and estimator="
+                f"{self.options.estimator}; set training=masks and estimator=per-point or per-minibatch"
+            )
+        return problems
+
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
         return options.training == "closed-form"  # type: ignore[attr-defined]
@@ -58,11 +80,15 @@ class BernoulliDropout(MaskedMethod):
         return bool(self.options.training == "masks")
 
     def initial(self) -> TrainableDropout:
-        return TrainableDropout(len(self.problems), self.problems.k, self.options.retain_probability)
+        size, p = (len(self.problems), self.problems.k), self.options.retain_probability
+        if not self.is_network:
+            return TrainableDropout(*size, p)
+        q = TrainableDropout(*size, 1.0, per_weight=True)
+        q.log_odds.data[:, self.problems.model.outputs] = torch.tensor(p, dtype=torch.float64).logit()
+        return q
 
     def masks(self, q: Dropout, n: int) -> Float[Tensor, "B n k"]:
-        drawn = self.streams.uniform("masks", n, q.m.shape[-1]) < self.options.retain_probability
-        return drawn.to(q.m)
+        return (self.draws.uniform("masks", n, q.m.shape[-1]) < q.retain_probability[:, None]).to(q.m)
 
     def solve(self, problem: TrainingData) -> BernoulliDropoutPosterior:
         options, model = self.options, (problem.Phi, problem.y, problem.noise_variance)

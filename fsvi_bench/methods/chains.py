@@ -30,6 +30,9 @@ class ChainOptions(StepOptions):
 class ChainMethod(ParticleMethod):
     """Chains from independent draws of the prior; λ_max(Λ), which decides what is stable, is known from the features.
 
+    For a network it is the largest at the chains' starts. Where the posterior's curvature is larger, `step_size` is a
+    larger fraction of what is stable.
+
     The chains of a problem share their minibatches, whose noise moves them together: it is in each chain's
     distribution, and only partly in their spread.
     """
@@ -38,7 +41,7 @@ class ChainMethod(ParticleMethod):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.register_buffer("largest", largest_curvature(self.problems))
+        self.register_buffer("largest", largest_curvature(self.problems, self.q().w))
 
     @abstractmethod
     def dynamics(self, largest: Any) -> Dynamics:

@@ -27,6 +27,7 @@ from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import product_tril, square_norm
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.random import distinct, normals, uniforms
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
@@ -161,8 +162,10 @@ class _ExpectedNLL(torch.autograd.Function):
         return *scaled(ctx.saved_tensors, grad_outputs[0]), None
 
 
-def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows) -> Float[Tensor, "B S"]:
-    """−log N(y; Φw, σ²I) for each of S weight vectors."""
+def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows | NetworkData) -> Float[Tensor, "B S"]:
+    """−log N(y; f, σ²I), f = Φw or a network's, for each of S weight vectors."""
+    if isinstance(rows, NetworkData):
+        return rows.nll(w)
     residual = rows.y[:, None] - products(rows.Phi, w)
     return rows.constant[:, None] + 0.5 * (residual * residual).sum(-1)
 
@@ -185,7 +188,7 @@ class MeasurementDesign:
         """How many of the M inputs are training inputs."""
         return {"mixed": self.M // 2, "data": self.M, "box": 0}[self.source]
 
-    def distinct_inputs(self, data: TrainingData) -> list[NDArray[np.int64]]:
+    def distinct_inputs(self, data: TrainingData | NetworkData) -> list[NDArray[np.int64]]:
         """For each problem, the training rows to choose from; an empty list if the design takes no training inputs.
 
         Raises:
@@ -277,6 +280,14 @@ class MeasurementStream:
         yield from (one.reshape(len(steps), M_box, -1) for one in features)
 
 
+def input_sets(
+    data: NetworkData, design: MeasurementDesign, streams: Streams
+) -> Callable[[range], Float[Tensor, "sets B M D"]]:
+    """Draws the inputs of networks' measurement sets of consecutive steps."""
+    stream = MeasurementStream(data.inputs_as_features, design, streams)
+    return lambda steps: stream.draw(steps)[..., : data.X.shape[-1]]
+
+
 HELD_OUT_SETS = 256  #: measurement sets on which a random objective is evaluated, the same for every method
 
 
@@ -293,17 +304,18 @@ def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[Mea
 class Batch(NamedTuple):
     """The data of one step, for B problems."""
 
-    rows: Rows
+    rows: Any  #: `Rows`, or `NetworkData`
     A: Any = None  #: MeasurementSets, if the method has them
     Phi_A: Any = None  #: their features [B,M,k], filled up
+    X_A: Any = None  #: for a network their inputs [B,M,D] instead: the features are its Jacobian at q's mean
 
     def only(self, place: int) -> Batch:
         """One problem's part, a batch of one, as a copy: its alignment must not depend on the others."""
-        A, Phi_A = self.A, self.Phi_A
+        A, tensors = self.A, (self.Phi_A, self.X_A)
         return Batch(
             self.rows.only(place),
             None if A is None else A.only(place),
-            None if Phi_A is None else Phi_A[place : place + 1].clone(),
+            *(None if each is None else each[place : place + 1].clone() for each in tensors),
         )
 
 
@@ -314,7 +326,7 @@ class TaskData(pl.LightningDataModule):
     gets the same batches as an uninterrupted one.
 
     Args:
-        tasks: one or several of equal shape, or `TrainingData`.
+        tasks: one or several of equal shape, or `TrainingData` or `NetworkData`.
         seeds: one per task; rows and sets depend on nothing else.
         steps: the number of steps.
         minibatch: rows of the likelihood in each step; `full`, or a number of at least N, takes all of them.
@@ -330,7 +342,7 @@ class TaskData(pl.LightningDataModule):
 
     def __init__(
         self,
-        tasks: TrainingData | Sequence[Task] | Task,
+        tasks: Stacked | Sequence[Task] | Task,
         seeds: Sequence[int],
         *,
         steps: int,
@@ -375,34 +387,42 @@ class TaskData(pl.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.step = state_dict["step"]
 
-    def batches(self, data: TrainingData, first: int = 0) -> Iterator[Batch]:
+    def batches(self, data: TrainingData | NetworkData, first: int = 0) -> Iterator[Batch]:
         """Batches of the steps from `first` on, without end."""
         rows, sets = self._rows(data), self._sets(data)
         chunks = (range(start, start + CHUNK) for start in count(first - first % CHUNK, CHUNK))
         every = (Batch(n, *A) for steps in chunks for n, A in zip(rows(steps), sets(steps), strict=False))
         return islice(every, first % CHUNK, None)
 
-    def _sets(self, data: TrainingData) -> Callable[[range], Iterator[tuple[Any, ...]]]:
+    def _sets(self, data: TrainingData | NetworkData) -> Callable[[range], Iterator[tuple[Any, ...]]]:
         """Makes the measurement sets of consecutive steps, and their features."""
         if self.fixed_A is not None:
             fixed = fixed_sets(fill_columns(self.fixed_A.to(data.y.device)), self.design)
             return lambda steps: repeat(fixed)
         if self.design is None:
             return lambda steps: repeat(())
+        if isinstance(data, NetworkData):
+            inputs = input_sets(data, self.design, self.streams)
+            return lambda steps: ((None, None, X_A) for X_A in inputs(steps))
         return MeasurementStream(data, self.design, self.streams).sets
 
-    def _rows(self, data: TrainingData) -> Callable[[range], Iterator[Rows]]:
+    def _rows(self, data: TrainingData | NetworkData) -> Callable[[range], Iterator[Rows | NetworkData]]:
         """Makes the rows of consecutive steps: all of them, or a minibatch of distinct ones."""
         n, B = data.N if self.minibatch == "full" else min(self.minibatch, data.N), len(data)
         if n == data.N:
-            whole = Rows.whole(data, self.compress)
+            whole = data if isinstance(data, NetworkData) else Rows.whole(data, self.compress)
             return lambda steps: repeat(whole, len(steps))
+
+        def indices(steps: range) -> Int[Tensor, "steps B n"]:
+            return distinct(self.streams.keys("minibatch rows"), steps, [data.N] * B, n, data.y.device)
+
+        if isinstance(data, NetworkData):
+            return lambda steps: map(data.minibatch, indices(steps))
         scale = (data.N / n / data.noise_variance).sqrt()[:, None, None]
         place, of_all = torch.arange(B, device=data.y.device)[:, None], constant(data)
 
         def minibatches(steps: range) -> Iterator[Rows]:
-            keys = self.streams.keys("minibatch rows")
-            for index in distinct(keys, steps, [data.N] * B, n, data.y.device):
+            for index in indices(steps):
                 y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
                 yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
 

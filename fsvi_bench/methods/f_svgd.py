@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -16,7 +16,9 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import AdamOptions
 from fsvi_bench.methods.data import Batch, MeasurementDesign, Source
 from fsvi_bench.methods.points import Count, ParticleMethod, Points
-from fsvi_bench.methods.svgd import kernel_and_repulsion
+from fsvi_bench.methods.svgd import kernel_and_repulsion, stein_direction
+
+PRIOR_UNITS = 1000  #: hidden units drawn for the prior covariance of a network's function values
 
 
 class FSvgd(ParticleMethod):
@@ -28,15 +30,20 @@ class FSvgd(ParticleMethod):
         Φ_Xᵀv_i = (1/n) Σ_j [K_ji (−∇NLL_j − P w_j) + (2/h) K_ji Φ_XᵀΦ_X(w_i − w_j)].
 
     The kernel is SVGD's, with the median heuristic at X.
+
+    For a network v_i is taken to the weights by the Jacobian at w_i, and the prior of the function values is the
+    Gaussian with its covariance, which is estimated from units drawn anew at each step, and with noise as in the
+    functional methods' `kl_jitter`.
     """
 
     class Options(AdamOptions):
-        """Twenty particles, as in the paper; `M` and `draw_A` are of A alone."""
+        """Twenty particles, as in the paper; `M` and `draw_A` are of A alone. `prior_jitter` is a network's."""
 
         particles: Count = 20
         M: PositiveInt = 80
         draw_A: Source = "box"
         rank_tolerance: Annotated[float, Field(ge=0, lt=1)] = RANK_TOLERANCE
+        prior_jitter: PositiveFloat = 1e-4
 
         @property
         def design(self) -> MeasurementDesign:
@@ -45,6 +52,8 @@ class FSvgd(ParticleMethod):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The surrogate Σ_i w_iᵀ(−direction_i), as SVGD's."""
         q = self.q()
+        if self.is_network:
+            return self.network_step(q, batch)
         w = q.w.detach().requires_grad_()
         energy = self.energies(Points(w), batch)
         (gradient,) = torch.autograd.grad(energy.sum(), w)
@@ -58,6 +67,20 @@ class FSvgd(ParticleMethod):
         direction = one_by_one(functional_direction, products(Phi_X, w), w - seen - gradient, Phi_X)
         return -(direction * q.w).sum()
 
+    def network_step(self, q: Points, batch: Batch) -> Tensor:
+        """The surrogate −Σ_i f(w_i)ᵀv_i."""
+        rows, D = batch.rows, batch.X_A.shape[-1]
+        self.note(self.energies(Points(q.w.detach()), batch).mean(-1))
+        X = torch.cat([rows.X, batch.X_A], 1)
+        values = self.problems.values(q.w, X)
+        f = values.detach()
+        residuals = (rows.y[:, None] - f[..., : rows.N]) / rows.noise_variance[:, None, None]
+        likelihood = pad(residuals * (self.problems.N / rows.N), (0, self.options.M))
+        covariance = self.problems.prior_covariance(X, self.streams.normal("prior units", PRIOR_UNITS, D + 1))
+        covariance.diagonal(dim1=-2, dim2=-1).add_(self.options.prior_jitter)
+        v = one_by_one(stein_direction, f, likelihood - one_by_one(weighted, f, covariance))
+        return -(v * values).sum()
+
     def features(self, batch: Batch) -> Float[Tensor, "B n k"]:
         """Φ_X, without rows of zeros. Where the likelihood sees all rows, others with the same inner products stand for
         them, on which alone the direction depends."""
@@ -65,6 +88,12 @@ class FSvgd(ParticleMethod):
         count = min(n, data.k + 1) if n == data.N else n
         unit = (n / data.N * data.noise_variance.to(self.device)).sqrt()[:, None, None]
         return torch.cat([batch.rows.Phi[:, :count] * unit, batch.Phi_A[:, : self.options.M]], -2)
+
+
+def weighted(f: Float[Tensor, "B n m"], covariance: Float[Tensor, "B m m"]) -> Float[Tensor, "B n m"]:
+    """C⁻¹f_i for each particle; NaN where C is not positive definite."""
+    tril, info = torch.linalg.cholesky_ex(covariance)
+    return torch.where((info == 0)[:, None, None], torch.cholesky_solve(f.mT, tril).mT, torch.nan)
 
 
 def functional_direction(

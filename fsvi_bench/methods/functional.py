@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
 from fsvi_bench.maths.batching import matvec
-from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
@@ -81,6 +82,18 @@ class FunctionalMethod(Method):
         minibatch's size and adds it to a mean log likelihood per point: N/n times the weight in the ELBO."""
         weight = self.options.kl_weight
         return self.problems.N / self.rows_per_step if weight == "N/B" else float(weight)
+
+    def measured(self, q: Gaussian, batch: Batch) -> MeasurementSets:
+        """The step's measurement sets, prepared.
+
+        A network is linearised at q's mean μ: q's and the prior's function values at A are those of f(μ) + J(w − μ), so
+        that their KL is a linear model's with the features J (Rudner et al. 2022). A step holds J constant.
+        """
+        if not self.is_network:
+            return batch.A  # type: ignore[no-any-return]
+        J = self.problems.jacobian(q.mean.detach(), batch.X_A)
+        Phi_A = pad(J, (0, q.mean.shape[-1] - J.shape[-1]))
+        return self.options.design.measure(Phi_A, span=not self.training)
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
         """From the cache, or by averaged natural gradients; None if the KL has weight 0, where there is no optimum."""
@@ -175,5 +188,5 @@ def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: fl
     """The part of the objective that depends on the mean: ½‖y − Φμ‖²/σ² + ½c E_A‖Vᵀμ‖²."""
     rows = batches[0].rows
     residual = rows.y - matvec(rows.Phi, mean)
-    seen = torch.cat([(A.project(mean.expand(len(A), -1)) * mean).sum(-1) for _, A, _ in batches])
+    seen = torch.cat([(A.project(mean.expand(len(A), -1)) * mean).sum(-1) for _, A, *_ in batches])
     return 0.5 * float(residual.square().sum() + kl_weight * seen.mean())

@@ -57,6 +57,8 @@ class Hmc(ParticleMethod):
                 )
             return self
 
+    networks = None
+
     @property
     def trains(self) -> bool:
         """A chain runs as a whole: there are no steps to trace."""

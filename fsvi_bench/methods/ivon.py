@@ -27,7 +27,8 @@ class Ivon(WeightSpaceMethod):
     of ℓ at a draw and ĥ = ĝ ε √(N(h + δ)), each step takes g ← β1 g + (1 − β1) ĝ, then
     h ← β2 h + (1 − β2) ĥ + ½(1 − β2)² (h − ĥ)²/(h + δ), which keeps h positive, and
     m ← m − α (h₀ + δ)(g/(1 − β1ᵗ) + δm)/(h + δ) (algorithm 1; the factor h₀ + δ is `rescale_lr` of its code).
-    Its optimum is EXACT-FFG. With β2 = 1 − 1e-5, as published, h remembers 100,000 steps.
+    Its optimum for a linear model is EXACT-FFG. With β2 = 1 − 1e-5, as published, h remembers 100,000 steps. A network
+    whose gradients per point, of order 1/σ², exceed h₀ needs a smaller `lr` than the default, such as 1e-3.
     """
 
     class Options(AdamOptions):
@@ -41,6 +42,7 @@ class Ivon(WeightSpaceMethod):
         hess_init: NonNegativeFloat = 1.0
 
     families = ("ffg",)
+    networks = "weights"
     automatic_optimization = False
 
     def initial(self) -> NewtonGaussian:
@@ -89,6 +91,11 @@ class NewtonGaussian(TrainablePosterior):
     def forward(self) -> Gaussian:
         precision = self.N * self.hessian + 1
         return Gaussian(self.mean[:, : self.width].clone(), precision.rsqrt()[:, : self.width])
+
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves the mean there; the variances are set by `hess_init`."""
+        self.mean[:, : self.k] = mean
 
     def place_gradients(self, gradient: Float[Tensor, "B k"], hessian: Float[Tensor, "B k"]) -> None:
         """Stores the estimates of a step in `grad`, where the optimiser reads them."""

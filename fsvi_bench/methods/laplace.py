@@ -10,7 +10,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
+from fsvi_bench.maths.linalg import identity
 from fsvi_bench.methods.base import ExactLimit, Method, MethodOptions
+from fsvi_bench.methods.networks import Linearised
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FullGaussian
 
@@ -21,19 +23,28 @@ class Laplace(Method):
     `full` is the exact posterior, since the log joint is quadratic; so are a last layer's Laplace, and a Kronecker
     one with a single output. `diag` keeps Λ's diagonal, and is EXACT-FFG. `low-rank` keeps the `rank` largest
     eigenvalues of ΦᵀΦ/σ²: Λ̃ = I + U_r D_r U_rᵀ.
+
+    A network's Λ is that of its tangent at a mode (Gauss-Newton), and so are the functions drawn (the linearised
+    predictive). Its mode is found by L-BFGS from a draw of the prior, so it depends on the seed. `kronecker` takes the
+    Kronecker factors of its layers.
     """
 
     class Options(MethodOptions):
-        """With a rank of k or more, `low-rank` is `full`."""
+        """With a rank of k or more, `low-rank` is `full`; so is `kronecker` for a linear model."""
 
-        structure: Literal["full", "diag", "low-rank"] = "full"
+        structure: Literal["full", "diag", "low-rank", "kronecker"] = "full"
         rank: PositiveInt = 10
 
     families = ("full",)
+    networks = "tangent"
     deterministic = True
     exact_limits = {"full": ExactLimit({"structure": "full"}, tolerance=1e-9)}
 
     def solve(self, problem: TrainingData) -> FullGaussian:
+        if self.options.structure == "kronecker" and isinstance(problem, Linearised):
+            gram = problem.feature_map.network.model.kronecker_gram(problem.Phi[0], problem.X[0])
+            precision = gram / problem.noise_variance + identity(problem.k, gram)
+            return FullGaussian(problem.feature_map.at, covariance_tril(torch.linalg.cholesky(precision))[None])
         exact = blr_posterior(problem.Phi, problem.y, problem.noise_variance)
         if self.options.structure == "diag":
             return FullGaussian(exact.mean, torch.diag_embed(mean_field_optimum_scale(exact.precision_tril)))

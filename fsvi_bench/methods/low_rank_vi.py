@@ -46,6 +46,11 @@ class TrainableLowRank(TrainablePosterior):
         return LowRank(self.mean[:, : self.width], self.factor, self.log_scale[:, : self.width].exp())
 
     @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        super().start(mean, scale)
+        self.factor.mul_(scale)
+
+    @torch.no_grad()
     def posterior(self) -> FullGaussian:
         mean, factor, scale = self()
         rows = torch.cat([factor[:, : self.k].mT, torch.diag_embed(scale[:, : self.k])], 1)
@@ -53,14 +58,20 @@ class TrainableLowRank(TrainablePosterior):
 
 
 class LowRankVI(Method):
-    """Adam on the ELBO in closed form. Its optimum within the family has no closed form."""
+    """Adam on the ELBO, in closed form or, for a network, by draws.
+
+    Its optimum within the family has no closed form.
+    """
 
     class Options(AdamOptions):
-        """The rank of F; with k or more, the family is that of all Gaussians."""
+        """The rank of F; with k or more, the family is that of all Gaussians. S weight samples per step, for a
+        network; a linear model needs none."""
 
         rank: PositiveInt = 10
+        S: PositiveInt = 8
 
     families = ("full",)
+    networks = "weights"
 
     @classmethod
     def is_deterministic(cls, options: AdamOptions) -> bool:  # type: ignore[override]
@@ -70,6 +81,9 @@ class LowRankVI(Method):
         return TrainableLowRank(len(self.problems), self.problems.k, min(self.options.rank, self.problems.k))
 
     def loss(self, q: LowRank, batch: Batch) -> Float[Tensor, " B"]:
+        if self.is_network:
+            root = torch.cat([torch.diag_embed(q.scale), q.factor], -1)
+            return self.mean_nll(Gaussian(q.mean, root), batch) + weight_kl(q)
         fit = expected_nll(Gaussian(q.mean, q.scale), batch.rows) + 0.5 * square_norm(batch.rows.Phi @ q.factor)
         return fit + weight_kl(q)
 

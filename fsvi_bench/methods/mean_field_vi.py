@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.base import AdamOptions, ExactLimit
 from fsvi_bench.methods.data import Batch, sampled_nll
+from fsvi_bench.methods.networks import CollapsedData
 from fsvi_bench.methods.weight_space import WeightSpaceMethod, weight_kl
 
 #: What remains is gradient noise after a finite number of steps.
@@ -22,12 +25,21 @@ class MeanFieldVI(WeightSpaceMethod):
     """
 
     class Options(AdamOptions):
-        """S weight samples per step."""
+        """S weight samples per step. `collapsed`: over a network's hidden weights alone, its output weights being
+        integrated out, which takes all rows."""
 
         S: PositiveInt = 1
+        collapsed: bool = False
 
     families = ("ffg",)
+    networks = "weights"
     exact_limits = {"ffg": ExactLimit(_FALLING, tolerance=0.02)}
+
+    def adapted(self, problems: Any) -> Any:
+        """A network's problems are collapsed, if the options say so; the ELBO is then less than log p(y) by the KL of
+        q(u) to the posterior of u."""
+        problems = super().adapted(problems)
+        return CollapsedData.collapse(problems, self.options.rows(problems.N)) if self.options.collapsed else problems
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         if not self.training:

@@ -21,8 +21,9 @@ from torch import Tensor
 from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_moments
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.methods.base import AdamOptions, Method
+from fsvi_bench.methods.base import EVALUATION_DRAWS, AdamOptions, Method
 from fsvi_bench.methods.data import Batch, Rows, TaskData, sampled_nll
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.posteriors.trainable import Dropout
 
 Estimator = Literal["exact", "local", "per-point", "per-minibatch"]
@@ -70,6 +71,8 @@ class NoisyMethod(Method):
         Args:
             weights: returns n draws of w for each problem, [B, n, k]; by default w = centre + spread·e, e ~ N(0, I).
         """
+        if self.is_network and not self.training and weights is not None:
+            return sampled_nll(weights(EVALUATION_DRAWS), batch.rows).mean(-1)
         estimator = self.options.chosen_estimator if self.training else "exact"
         if estimator == "exact":
             return exact_nll(centre, spread, batch.rows)
@@ -124,9 +127,11 @@ def local_nll(
     return rows.constant + 0.5 * (residual * residual).sum(-1)
 
 
-def weights_nll(w: Float[Tensor, "B s k"], rows: Rows) -> Float[Tensor, " B"]:
+def weights_nll(w: Float[Tensor, "B s k"], rows: Rows | NetworkData) -> Float[Tensor, " B"]:
     """With one set of weights (s = 1), or one per row (s = n)."""
     if w.shape[1] == 1:
         return sampled_nll(w, rows)[:, 0]
+    if isinstance(rows, NetworkData):
+        return rows.nll_by_row(w)
     residual = (rows.Phi[..., : w.shape[-1]] * w).sum(-1) - rows.y
     return rows.constant + 0.5 * (residual * residual).sum(-1)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fsvi_bench.maths.batching import SIDE, filled
 from fsvi_bench.maths.blr import precision_eigenvalues
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.base import Method, MethodOptions, Networks
 from fsvi_bench.methods.data import Batch, sampled_nll
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES
@@ -34,10 +35,18 @@ def energies(q: Points, batch: Batch) -> Float[Tensor, "B n"]:
     return sampled_nll(q.w, batch.rows) + prior
 
 
-def largest_curvature(data: TrainingData) -> Float[Tensor, " B"]:
-    """λ_max of Λ = ΦᵀΦ/σ² + I, the largest curvature of the energy, for each problem by itself."""
-    alone = (data.only(place) for place in range(len(data)))
-    return torch.cat([precision_eigenvalues(one.Phi, one.noise_variance)[..., 0] for one in alone])
+@torch.no_grad()
+def largest_curvature(data: TrainingData | NetworkData, w: Float[Tensor, "B n k"]) -> Float[Tensor, " B"]:
+    """λ_max of Λ = ΦᵀΦ/σ² + I, the largest curvature of the energy, for each problem by itself.
+
+    A network's curvature changes with its weights: the largest at any of the n points counts, with the Jacobian as Φ.
+    """
+    largest = []
+    for place in range(len(data)):
+        one = data.only(place)
+        at = [one.jacobian(each[None], one.X) for each in w[place]] if isinstance(one, NetworkData) else [one.Phi]
+        largest.append(max(precision_eigenvalues(Phi, one.noise_variance)[..., 0] for Phi in at))
+    return torch.cat(largest)
 
 
 class Cloud(TrainablePosterior):
@@ -46,6 +55,9 @@ class Cloud(TrainablePosterior):
     def __init__(self, start: Float[Tensor, "B n_filled k_filled"], n: int, k: int) -> None:
         super().__init__()
         self.n, self.k, self.w = n, k, nn.Parameter(start)
+
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Nothing: the particles are draws from the prior already."""
 
     def forward(self) -> Points:
         return Points(self.w[:, : self.n, : self.k])
@@ -64,6 +76,7 @@ class ParticleMethod(Method):
 
     Options: ClassVar[type[MethodOptions]]  #: with `particles`
     families = ("particles",)
+    networks: ClassVar[Networks] = "weights"
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, whole_number
-from fsvi_bench.maths.batching import Stacked
+from fsvi_bench.maths.batching import Stacked, products
 from fsvi_bench.tasks.task import FeatureMap, Task, box_inputs
 
 
@@ -58,13 +59,13 @@ class TrainingData(Stacked):
     feature_map: FeatureMap
 
     @staticmethod
-    def of(problems: TrainingData | Sequence[Task] | Task) -> TrainingData:
-        """Stacks tasks with equal shapes of X and Phi; `TrainingData` are returned unchanged.
+    def of(problems: Stacked | Sequence[Task] | Task) -> Any:
+        """Stacks tasks with equal shapes of X and Phi; `TrainingData` or `NetworkData` are returned unchanged.
 
         Raises:
             InputError: something is not a task, or the numbers of rows, inputs or features differ.
         """
-        if isinstance(problems, TrainingData):
+        if isinstance(problems, Stacked):
             return problems
         several = isinstance(problems, Sequence) and not isinstance(problems, str)
         problems = [require_task(problem) for problem in (problems if several else [problems])]  # type: ignore[union-attr]
@@ -88,6 +89,10 @@ class TrainingData(Stacked):
     def Phi_box(self) -> Float[Tensor, "B 1000 k"]:
         """Features at the inputs of `predictive_kl_box`, which depend on the training inputs alone."""
         return self.feature_map(box_inputs(self.low, self.high))
+
+    def functions(self, w: Float[Tensor, "B S k"], x: Float[Tensor, "B n D"], seed: int) -> Float[Tensor, "B S n"]:
+        """f of draws of a posterior over the weights; the seed is for models that draw more."""
+        return products(self.feature_map(x), w)
 
     @property
     def k(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
 from fsvi_bench.methods.base import ExactLimit
-from fsvi_bench.methods.data import Batch, expected_nll
-from fsvi_bench.methods.functional import FunctionalMethod
+from fsvi_bench.methods.data import Batch
+from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 
 #: With M ≥ k, A determines every weight; the learning rate decays to 0.
 _EXACT_LIMIT = ExactLimit(
@@ -19,9 +20,18 @@ _EXACT_LIMIT = ExactLimit(
 
 
 class RandA(FunctionalMethod):
-    """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step (Burt et al. 2020, eq. 6)."""
+    """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step (Burt et al. 2020, eq. 6).
 
+    For a network this is TFSVI (Rudner, Chen, Teh and Gal 2022), whose functional KL is that of its tangent.
+    """
+
+    class Options(FunctionalOptions):
+        """S weight samples per step, for a network; a linear model needs none."""
+
+        S: PositiveInt = 8
+
+    networks = "weights"
     exact_limits = {"full": _EXACT_LIMIT, "ffg": _EXACT_LIMIT}
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
-        return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
+        return self.mean_nll(q, batch) + self.kl_weight * functional_kl(q, self.measured(q, batch))

@@ -86,6 +86,11 @@ def default_names() -> list[str]:
     return [name for name in method_names() if name not in built_in or _read_defaults(name).default]
 
 
+def network_methods() -> list[str]:
+    """Names of the methods of this package that take networks, sorted."""
+    return [name for name in sorted(built_in_names()) if load_installed(name).cls.networks]
+
+
 def load_method(spec: str) -> MethodEntry:
     """A method by name or as `path/file.py:Class`.
 

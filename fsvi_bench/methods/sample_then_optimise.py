@@ -18,7 +18,8 @@ class SampleThenOptimise(ParticleMethod):
     """Adam on ½‖y + e_i − Φw‖²/σ² + ½‖w − a_i‖² for each particle, with e_i ~ N(0, σ²I) and a_i ~ N(0, I) drawn once.
 
     The minimiser Λ⁻¹(Φᵀ(y + e)/σ² + a) has the mean m and, since Cov(Φᵀe/σ² + a) = Λ, the covariance Λ⁻¹: at
-    convergence the particles are exact draws. The particles start at their a_i.
+    convergence the particles are exact draws. The particles start at their a_i. For a network, Φ is the Jacobian at a
+    mode (linearised): its draws are then those of Laplace's approximation.
     """
 
     class Options(AdamOptions):
@@ -27,6 +28,7 @@ class SampleThenOptimise(ParticleMethod):
         minibatch: PositiveInt | Literal["full"] = "full"
         particles: Count = 100
 
+    networks = "tangent"
     anchor: Float[Tensor, "B n k"]
     moment: Float[Tensor, "B n k"]  #: Φᵀe/σ²
 

@@ -16,11 +16,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fsvi_bench.maths.batching import SIDE, filled
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
 from fsvi_bench.maths.score_estimators import gaussian_score, kef_score, nu_score, stein_score
 from fsvi_bench.maths.ssge import spectral_stein_score
 from fsvi_bench.methods.base import PositiveShare
-from fsvi_bench.methods.data import Batch, MeasurementDesign, expected_nll
+from fsvi_bench.methods.data import Batch, MeasurementDesign, expected_nll, sampled_nll
 from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 
 
@@ -41,9 +42,14 @@ REGULARISED: Mapping[str, Regularised] = {
 class Ssge(FunctionalMethod):
     """Adam on eq. 6 with an estimate, by default the spectral Stein one, of the functional KL's gradient.
 
+    A network's function values are its own; the prior's score is estimated from draws of its prior. The objective is
+    that of its tangent at q's mean (see `rand_a`).
+
     Training minimises a surrogate whose gradient is the estimate and whose value has no meaning. The logged `loss` is
     therefore the objective, in closed form at the step's rows and measurement set.
     """
+
+    networks = "weights"
 
     class Options(FunctionalOptions):
         """S function samples per step; the bandwidth is that of the median rule unless given.
@@ -54,7 +60,7 @@ class Ssge(FunctionalMethod):
         `score_estimator` is of q's score: SSGE, the Stein gradient estimator (Li and Turner 2018), the kernel
         exponential family's, the ν-method (Zhou, Shi and Zhu 2020), or that of a Gaussian fitted to the samples, which
         must be more than M. `regularisation` is λ of the middle three, relative to the bandwidth; `published`: 1e-3,
-        1e-4 and 1e-5.
+        1e-4 and 1e-5. `prior_score` applies to linear models; a network's prior has no known score.
         """
 
         S: Annotated[int, Field(ge=2)] = 100
@@ -83,13 +89,17 @@ class Ssge(FunctionalMethod):
         if not self.training:
             return self.closed_form(q, batch)
         w = q.draws(self._normal("function samples", q.mean.shape[-1]))
+        if self.is_network:
+            values = self._values(w, batch)
+            surrogate = (self.score_difference(values.detach(), batch) * values).sum((-2, -1)) / self.options.S
+            return sampled_nll(w, batch.rows).mean(-1) + self.kl_weight * surrogate
         # A surrogate whose gradient is the estimate: Σ_s (score_q − score_p)ᵀ Φ_A w_s / S, the scores held constant.
         surrogate = (self.stein_gradient(w.detach(), batch) * w).sum((-2, -1)) / self.options.S
         return expected_nll(q, batch.rows) + self.kl_weight * surrogate
 
     def closed_form(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         """The objective, which is RANDA's."""
-        return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
+        return self.mean_nll(q, batch) + self.kl_weight * functional_kl(q, self.measured(q, batch))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         q = self.q()
@@ -102,22 +112,33 @@ class Ssge(FunctionalMethod):
     @torch.no_grad()
     def stein_gradient(self, w: Float[Tensor, "B S k"], batch: Batch) -> Float[Tensor, "B S k"]:
         """(∇ log q(f_s) − ∇ log p(f_s))ᵀ Φ_A for each weight sample's function values f_s = Φ_A w_s plus noise."""
-        values = self._function_values(w, batch, "injected noise")
-        score = self._score(values)
         if self.options.prior_score == "exact":
+            score = self._score(self._noisy(self._values(w, batch), "injected noise"))
             # −∇ log p(f) = (Φ_AΦ_Aᵀ + noise)⁺f. It is linear, so its mean over the noise is its value without, and
             # Φ_Aᵀ(Φ_AΦ_Aᵀ + noise)⁺Φ_A is WWᵀ in the set's basis: without noise, the projector onto the row space.
             return batch.A.project_rows(w) + score @ batch.Phi_A
-        prior = self._normal("prior function samples", w.shape[-1])
-        prior_values = self._function_values(prior, batch, "prior injected noise")
-        return (score - self._spectral(prior_values, values)) @ batch.Phi_A
+        return self.score_difference(self._values(w, batch), batch) @ batch.Phi_A
 
-    def _function_values(self, w: Float[Tensor, "B S k"], batch: Batch, role: str) -> Float[Tensor, "B S m"]:
-        values = w @ batch.Phi_A.mT
+    @torch.no_grad()
+    def score_difference(self, values: Float[Tensor, "B S m"], batch: Batch) -> Float[Tensor, "B S m"]:
+        """∇ log q(f_s) − ∇ log p(f_s), both from samples."""
+        noisy = self._noisy(values, "injected noise")
+        prior = self._values(self._normal("prior function samples", filled(self.problems.k)), batch)
+        return self._score(noisy) - self._spectral(self._noisy(prior, "prior injected noise"), noisy)
+
+    def _values(self, w: Float[Tensor, "B S k"], batch: Batch) -> Float[Tensor, "B S m"]:
+        """At A, filled up."""
+        if not self.is_network:
+            return w @ batch.Phi_A.mT
+        values = self.problems.values(w, batch.X_A)
+        return pad(values, (0, -values.shape[-1] % SIDE))
+
+    def _noisy(self, values: Float[Tensor, "B S m"], role: str) -> Float[Tensor, "B S m"]:
         design = self.options.design
-        if design.kl_jitter:
-            values[..., : design.M] += design.kl_jitter**0.5 * self._normal(role, design.M)
-        return values
+        if not design.kl_jitter:
+            return values
+        noise = design.kl_jitter**0.5 * self._normal(role, design.M)
+        return values + pad(noise, (0, values.shape[-1] - design.M))
 
     def _score(self, samples: Float[Tensor, "B S m"]) -> Float[Tensor, "B S m"]:
         """Of q at its samples."""

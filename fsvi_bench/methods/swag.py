@@ -25,7 +25,8 @@ class Swag(Method):
     """N(mean, ½(diagonal + rank-K)) of the iterates of SGD with a constant step, one for each pass over the data.
 
     SGD descends −log p(y, w). Its step is a fraction of the largest stable one, 2(1 + momentum)/λ_max(Λ), since a
-    learning rate that suits one task diverges on the next. Until two iterates are collected q is N(iterate, I).
+    learning rate that suits one task diverges on the next; a network's λ_max is that of the start. Until two iterates
+    are collected q is N(iterate, I).
     """
 
     class Options(StepOptions):
@@ -40,11 +41,12 @@ class Swag(Method):
         rank: Annotated[int, Field(ge=2)] = 20
 
     families = ("full",)
+    networks = "weights"
     step: Float[Tensor, " B"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        stable = 2 * (1 + self.options.momentum) / largest_curvature(self.problems)
+        stable = 2 * (1 + self.options.momentum) / largest_curvature(self.problems, self.q().w)
         self.register_buffer("step", self.options.step_size * stable)
 
     def initial(self) -> Iterates:
@@ -87,6 +89,11 @@ class Iterates(TrainablePosterior):
         for name in ("mean", "squares"):
             self.register_buffer(name, torch.zeros_like(self.w.data))
         self.register_buffer("deviations", torch.zeros(B, rank, self.w.shape[1], dtype=torch.float64))
+
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves the iterate there."""
+        self.w[:, : self.k] = mean
 
     def forward(self) -> Points:
         return Points(self.w[:, None, : filled(self.k)])

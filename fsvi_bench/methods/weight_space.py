@@ -11,7 +11,7 @@ from fsvi_bench.maths.blr import PrecisionGaussian, covariance_tril, mean_field_
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.methods.base import Method, Optimum
-from fsvi_bench.methods.data import Batch, expected_nll
+from fsvi_bench.methods.data import Batch
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.tasks.task import Task
@@ -40,7 +40,7 @@ class WeightSpaceMethod(Method):
     """The negative ELBO in weight space, which is KL(q ‖ P_D) minus the log evidence."""
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
-        return expected_nll(q, batch.rows) + weight_kl(q)
+        return self.mean_nll(q, batch) + weight_kl(q)
 
     def optimum(self, place: int, task: Task) -> Optimum:
         exact = task.truth.posterior

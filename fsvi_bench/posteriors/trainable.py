@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from copy import copy, deepcopy
 from typing import Any, NamedTuple
@@ -29,6 +30,16 @@ class TrainablePosterior(nn.Module, ABC):
     @abstractmethod
     def forward(self) -> Any:
         """The current q: a named tuple of tensors [B, ...] for a loss."""
+
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves q from the prior to this mean, with this multiple of the prior's standard deviations."""
+        self.get_parameter("mean")[:, : self.k] = mean
+        for name, logs in self.named_parameters():
+            if name == "log_scale":
+                logs[:, : self.k] += math.log(scale)
+            elif name == "lower":
+                logs.diagonal(dim1=-2, dim2=-1)[:, : self.k] += math.log(scale)
 
     @torch.no_grad()
     def posterior(self) -> Posterior:
@@ -141,6 +152,11 @@ class TrainableDropout(TrainablePosterior):
         self.m = parameter(B, k)
         log_odds = torch.tensor(retain_probability, dtype=torch.float64).logit()
         self.log_odds = parameter(B, self.count, float(log_odds)).requires_grad_(learned)
+
+    @torch.no_grad()
+    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
+        """Moves m there."""
+        self.m[:, : self.k] = mean
 
     def forward(self) -> Dropout:
         m, log_odds = self.m[:, : self.k], self.log_odds[:, : self.count].expand(-1, self.k)
