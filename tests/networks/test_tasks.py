@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +30,15 @@ from fsvi_bench.networks.reference import (
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, write_network_task
 
-GRID = Quadrature(nodes=64, log_z_change=1e-9, mean_change=1e-9, variance_change=1e-9)
+GRID = Quadrature(change=1e-9, mean_z=2.0, variance_z=2.5)
+
+BOTH = Bidirectional(
+    data_sets=20, gap=Estimate(value=0.2, error=0.05), gap_upper=0.3, calibration_data_sets=100, calibration_p=0.4
+)
+TWO = Agreement(
+    log_z_nuts=Estimate(value=-30, error=0.1), log_z_smc=Estimate(value=-30.1, error=0.1), log_z_p=0.5, r_hat=1.001, ess_bulk=5000,
+    ess_tail=4500, e_bfmi=0.8, divergences=0, mmd_p=0.5,
+)  # fmt: skip
 
 
 def functions(S: int, seed: int, scale: float = 0.5) -> Functions:
@@ -43,6 +53,7 @@ def certificate(task: NetworkTask, reference: Functions, **changes: object) -> C
         "reference_sha256": reference.sha256,
         "level": "C0",
         "log_z": Estimate(value=-30.0, error=0.0),
+        "agreement": TWO,
         "quadrature": GRID,
         "settings": {},
         "versions": {},
@@ -146,39 +157,31 @@ def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder:
         load_network(folder)
 
 
-BOTH = Bidirectional(
-    data_sets=20, gap=Estimate(value=0.2, error=0.05), gap_upper=0.3, calibration_data_sets=100, calibration_p=0.4
-)
-TWO = Agreement(
-    log_z_nuts=Estimate(value=-30, error=0.1), log_z_smc=Estimate(value=-30.1, error=0.1), r_hat=1.001, ess_bulk=5000,
-    ess_tail=4500, e_bfmi=0.8, divergences=0, mmd_p=0.5,
-)  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("level", "evidence", "field", "wrong"),
+    ("level", "name", "field", "wrong"),
     [
-        *[("C0", GRID, name, 1e-5) for name in ("log_z_change", "mean_change", "variance_change")],
-        *[("C1", BOTH, *each) for each in (("data_sets", 19), ("gap_upper", 0.6), ("calibration_p", 0.001))],
-        ("C1", BOTH, "calibration_data_sets", 99),
-        *[
-            ("C2", TWO, *each)
-            for each in (("r_hat", 1.02), ("ess_bulk", 3999.0), ("ess_tail", 3999.0), ("e_bfmi", 0.1))
-        ],
-        *[("C2", TWO, *each) for each in (("mmd_p", 0.005), ("log_z_smc", Estimate(value=-31, error=0.1)))],
+        *[("C0", "quadrature", *each) for each in (("change", 1e-5), ("mean_z", 5.0), ("variance_z", 5.0))],
+        *[("C1", "bidirectional", *each) for each in (("gap_upper", 0.6), ("calibration_p", 0.001))],
+        *[("C1", "bidirectional", *each) for each in (("data_sets", 19), ("calibration_data_sets", 99))],
+        *[("C2", "agreement", *each) for each in (("r_hat", 1.02), ("ess_bulk", 3999.0), ("ess_tail", 3999.0))],
+        *[("C0", "agreement", *each) for each in (("e_bfmi", 0.1), ("mmd_p", 0.005), ("log_z_p", 0.005))],
+        *[("C2", "agreement", name, Estimate(value=-30, error=0.6)) for name in ("log_z_nuts", "log_z_smc")],
     ],
 )
-def test_certificates_fail_closed(toy: NetworkTask, level: str, evidence: object, field: str, wrong: object) -> None:
-    name = {"C0": "quadrature", "C1": "bidirectional", "C2": "agreement"}[level]
-    reference = functions(3, 0)
-    assert certificate(toy, reference, level=level, **{"quadrature": None, name: evidence}).failures() == []
-    assert len(certificate(toy, reference, level=level, quadrature=None).failures()) == 1
-    nan = Estimate(value=float("nan"), error=0.1) if isinstance(wrong, Estimate) else float("nan")
+def test_certificates_fail_closed(toy: NetworkTask, level: str, name: str, field: str, wrong: Any) -> None:
+    evidence = {"quadrature": GRID, "bidirectional": BOTH, "agreement": TWO}
+    valid = certificate(toy, functions(3, 0), level=level, **evidence)
+    assert valid.failures() == []
+    nan = Estimate(value=-30, error=math.nan) if isinstance(wrong, Estimate) else math.nan
     for value in (wrong, nan):
-        if field.endswith("data_sets") and value is nan:
-            continue  # a whole number
-        broken = evidence.model_copy(update={field: value})  # type: ignore[attr-defined]
-        assert len(certificate(toy, reference, level=level, **{"quadrature": None, name: broken}).failures()) == 1
+        broken = evidence[name].model_copy(update={field: value})
+        assert len(valid.model_copy(update={name: broken}).failures()) == 1
+
+
+@pytest.mark.parametrize(("level", "name"), [("C0", "quadrature"), ("C1", "bidirectional")])
+def test_a_level_needs_its_evidence(toy: NetworkTask, level: str, name: str) -> None:
+    evidence = {"quadrature": GRID, "bidirectional": BOTH} | {name: None}
+    assert len(certificate(toy, functions(3, 0), level=level, **evidence).failures()) == 1
 
 
 def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: NetworkTask) -> None:
