@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fsvi_bench.methods.swag import Swag
     from fsvi_bench.methods.variational_dropout import VariationalDropout
     from fsvi_bench.methods.vip import Vip
+    from fsvi_bench.networks.official import load_network
     from fsvi_bench.posteriors.base import Posterior
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
     from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
@@ -109,6 +110,7 @@ HOMES = {
     "Vip": "methods.vip",
     "fit": "api.fit",
     "list_tasks": "tasks.official",
+    "load_network": "networks.official",
     "load_task": "tasks.official",
     "make_task": "tasks.own",
     "results": "api.results",
@@ -123,8 +125,8 @@ __all__ = [
     "MeanFieldVI", "MeasurementOptions", "Method", "MethodOptions", "ParticlesPosterior", "Posterior", "RandA",
     "RandANgd", "SampleThenOptimise", "SamplesPosterior", "Scores", "Sghmc", "Sgld", "SparseVariationalDropout",
     "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Svgd", "Swag", "Task", "TaskData", "TaskRefused",
-    "VariationalDropout", "Vip", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
-    "score",
+    "VariationalDropout", "Vip", "__version__", "fit", "list_tasks", "load_network", "load_task", "make_task",
+    "results", "run", "score",
 ]  # fmt: skip
 
 

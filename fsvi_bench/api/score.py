@@ -7,6 +7,9 @@ from typing import Any
 from fsvi_bench.api.arrays import posterior_of
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.problems import require_task
+from fsvi_bench.networks.official import CertifiedNetwork
+from fsvi_bench.networks.reference import functions_of
+from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.presenting.summary import flat
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.scoring.scores import not_a_number
@@ -14,7 +17,7 @@ from fsvi_bench.scoring.scores import score as score_posterior
 from fsvi_bench.tasks.task import Task
 
 
-def score(q: Any, task: Task) -> dict[str, Any]:
+def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:
     """The scores of `fsvi-bench score --json` as a flat dict. Infinity is a float; None means not applicable.
 
     Nested scores have a dot in their names: `kl_marginals.5`, `coverage.90`, `overconfidence.median`,
@@ -26,11 +29,21 @@ def score(q: Any, task: Task) -> dict[str, Any]:
             `covariance`; draws of the weights [n, k], which are samples if n ≥ 10,000 and particles otherwise; or a
             dict of function values `f_test` [n, N_test] and `f_box` [n, 1000]. Arrays are from NumPy or torch, or
             lists, in float64. A singular covariance is allowed; its KL is infinite.
-        task: from `load_task`, `make_task` or `Task.from_gpytorch`.
+        task: from `load_task`, `make_task` or `Task.from_gpytorch`; or a network task from `load_network`. For the
+            latter q is a dict of function values `f_train`, `f_test` and `f_box`, [S, 20] each, at `task.task.inputs`,
+            and each score has a standard error and a floor, such as `w2_test.error` and `w2_test.floor`.
 
     Raises:
         InputError: q is none of these, does not fit the task, or contains NaN; one sentence says how to fix it.
     """
+    if isinstance(task, CertifiedNetwork):
+        with one_thread():
+            found = score_functions(functions_of(q), task.task, task.reference)
+        return {
+            (name if part == "value" else f"{name}.{part}"): number
+            for name, score in found.scores.items()
+            for part, number in score.model_dump().items()
+        }
     problem = require_task(task)
     posterior = posterior_of(q, problem.k)
     with one_thread():

@@ -35,7 +35,7 @@ app = typer.Typer(
 GROUPS = {
     "datasets": "List, download and check data sets.",
     "tasks": "Fit, verify, show and export frozen tasks.",
-    "networks": "List network tasks and sample their posteriors.",
+    "networks": "List, verify and build network tasks, whose posteriors are sampled.",
     "methods": "List and check inference methods.",
     "objectives": "Check functional objectives.",
     "leaderboard": "Create a leaderboard, build its site, and compare entries.",

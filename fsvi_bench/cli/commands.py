@@ -320,6 +320,17 @@ class NetworksList(Options):
     as_json: bool = False
 
 
+class NetworksVerify(Options):
+    """Compare network tasks with their data sets, and their certificates with the limits. Exit status 1 if one fails.
+
+    Args:
+        names: Tasks such as yacht:0:collapsed-10, or files. Default: all official tasks.
+    """
+
+    names: Annotated[Sequence[str], Argument] = ()
+    data_dir: Path | None = None
+
+
 class NetworksBuild(Options):
     """Sample the posteriors of network tasks, and write tasks, references and certificates (requires the extra
     `reference`). Finished chains are kept: rerun the command to resume. Exit status 1 if a task is refused.

@@ -1,4 +1,4 @@
-"""`fsvi-bench networks list|build`."""
+"""`fsvi-bench networks list|verify|build`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import cast
 
 from rich.table import Table
 
-from fsvi_bench.cli.commands import NetworksBuild, NetworksList
+from fsvi_bench.cli.commands import NetworksBuild, NetworksList, NetworksVerify
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import require_writable_directory
-from fsvi_bench.networks.official import load_network, official_networks, official_path
+from fsvi_bench.networks.official import departures, load_network, official_networks, official_path
 from fsvi_bench.networks.plan import Planned, planned_tasks
 from fsvi_bench.networks.reference import Certificate, write_reference
 from fsvi_bench.networks.task import build, write_network_task
@@ -41,6 +41,18 @@ def _table(certificates: Sequence[Certificate]) -> Table:
         numbers = [f"{each.log_z.value:.3f}", f"{each.log_z.error:.2g}", *mixing, f"{each.seconds / 60:.0f}"]
         table.add_row(each.task, each.level, *numbers)
     return table
+
+
+def networks_verify(options: NetworksVerify) -> int:
+    failed = 0
+    for name in options.names or official_networks():
+        wrong = departures(found := load_network(name), options.data_dir)
+        for line in wrong:
+            stderr.print(f"{name}: {line}", style="red")
+        if not wrong:
+            print(f"{name}: the task is its data set's, and its certificate ({found.certificate.level}) holds")
+        failed += bool(wrong)
+    return int(failed > 0)
 
 
 def networks_build(options: NetworksBuild) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import is_file
 from fsvi_bench.networks.reference import Certificate, Functions, read_reference
-from fsvi_bench.networks.task import FORMAT, NetworkTask, Targets, read_network_task, task_name
+from fsvi_bench.networks.task import FORMAT, NetworkTask, Targets, build, read_network_task, task_name
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tensorfile import read_tensor_file
 
@@ -59,6 +61,27 @@ def find_network(name: str | Path) -> Path | None:
     if str(name) not in known:
         raise InputError(f"there is no network task '{name}'; expected one of: {', '.join(known) or 'none'}")
     return known[str(name)]
+
+
+def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[str]:
+    """How a task differs from the one that its data set, split and model define, and from its certificate's limits.
+
+    The chains cannot be recomputed from the files: `networks build` samples them anew.
+
+    Raises:
+        InputError: the raw data cannot be loaded.
+    """
+    task = found.task
+    fresh = build(task.dataset, task.split, task.model, task.targets, float(task.noise_variance) ** 0.5, data_dir)
+    # The means and deviations of a data set round differently on another processor.
+    near = {
+        name: name in fresh.tensors
+        and tensor.shape == fresh.tensors[name].shape
+        and bool(torch.isclose(tensor, fresh.tensors[name], rtol=1e-9, atol=1e-9).all())
+        for name, tensor in task.tensors.items()
+    }
+    wrong = [f"its {name} differs from that of {task.name}" for name, same in near.items() if not same]
+    return wrong + found.certificate.failures()
 
 
 def load_network(name: str | Path) -> CertifiedNetwork:

@@ -9,9 +9,10 @@ limits is refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -221,6 +222,25 @@ def read_functions(path: Path, task: NetworkTask) -> Functions:
         raise file.error(f"kind is '{kind}', but a network task compares functions; save it as function-samples")
     if (named := file.metadata.get("task_sha256")) not in (None, task.sha256):
         raise file.error(f"it belongs to task {str(named)[:12]}, expected {task.sha256[:12]}, which is {task.name}")
+    return _enough(file)
+
+
+def functions_of(values: Any) -> Functions:
+    """Functions given as a dict of arrays `f_train`, `f_test` and `f_box`, [S, 20] each.
+
+    Raises:
+        InputError: it is something else, or too few functions.
+    """
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        raise InputError(
+            f"the functions are of type {kind}, expected a dict of f_train, f_test and f_box [S, {POINTS}]"
+        )
+    tensors = {str(name): torch.as_tensor(array).double() for name, array in values.items()}
+    return _enough(TensorFile(Path("the functions"), tensors, {}))
+
+
+def _enough(file: TensorFile) -> Functions:
     functions = _functions(file, torch.float64)
     if len(functions) < FEWEST:
         raise file.error(f"it has {len(functions)} functions, expected {FEWEST} or more; draw more")
