@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
-from rich.table import Table
-
 from fsvi_bench.cli.commands import NetworksBuild, NetworksList, NetworksVerify
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, unknown_name
@@ -16,31 +14,33 @@ from fsvi_bench.networks.official import departures, load_network, official_netw
 from fsvi_bench.networks.plan import Planned, planned_tasks
 from fsvi_bench.networks.reference import Certificate, write_reference
 from fsvi_bench.networks.task import build, write_network_task
+from fsvi_bench.presenting.tables import Cell, Table, Written
 from fsvi_bench.tasks.fetch import cache_dir
 
 
 def networks_list(options: NetworksList) -> None:
     certificates = [load_network(path).certificate for path in official_networks().values()]
-    show(options.as_json, certificates, lambda: _table(certificates))
+    show(options.as_json, certificates, lambda: _table(certificates).terminal())
 
 
 def _table(certificates: Sequence[Certificate]) -> Table:
-    table = Table(title=f"{len(certificates)} network tasks")
-    table.add_column("task")
-    for column in ("evidence", "log Z [nats]", "± s.e.", "R̂", "bulk ESS", "tail ESS", "MMD p", "log Z p", "core-min"):
-        table.add_column(column, justify="right")
-    for each in certificates:
-        two = each.agreement
-        mixing = [
-            f"{two.r_hat:.4f}",
-            f"{two.ess_bulk:.0f}",
-            f"{two.ess_tail:.0f}",
-            f"{two.mmd_p:.2g}",
-            f"{two.log_z_p:.2g}",
-        ]
-        numbers = [f"{each.log_z.value:.3f}", f"{each.log_z.error:.2g}", *mixing, f"{each.seconds / 60:.0f}"]
-        table.add_row(each.task, each.level, *numbers)
-    return table
+    columns = ("task", "evidence", "log Z", "± s.e.", "R̂", "bulk ESS", "tail ESS", "p of MMD", "p of log Z", "minutes")
+    rows = [_row(each) for each in certificates]
+    return Table(columns=columns, rows=rows)
+
+
+def _row(certificate: Certificate) -> list[Cell]:
+    log_z, two = certificate.log_z, certificate.agreement
+    return [
+        certificate.task,
+        certificate.level,
+        Written(log_z.value, f"{log_z.value:.2f}"),
+        Written(log_z.error, f"{log_z.error:.1g}"),
+        Written(two.r_hat, f"{two.r_hat:.4f}"),
+        *(round(size) for size in (two.ess_bulk, two.ess_tail)),
+        *(Written(p, f"{p:.2g}") for p in (two.mmd_p, two.log_z_p)),
+        Written(certificate.seconds / 60, f"{certificate.seconds / 60:.0f}"),
+    ]
 
 
 def networks_verify(options: NetworksVerify) -> int:

@@ -15,7 +15,7 @@ from fsvi_bench.networks.reference import read_functions
 from fsvi_bench.networks.scores import NetworkScores, score_functions
 from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.presenting.summary import flat, posterior_table
-from fsvi_bench.presenting.tables import facts, in_words
+from fsvi_bench.presenting.tables import Cell, Table, Written, facts, in_words
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.tasks.certificate import certify
@@ -42,7 +42,7 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
     if find_network(task) is not None:
         network = load_network(task)
         found = score_functions(read_functions(posterior, network.task), network.task, network.reference)
-        show(options.as_json, found, lambda: network_table(found))
+        show(options.as_json, found, lambda: network_table(found).terminal())
         return
     frozen = read_one_task(task)
     named = named_task(posterior)
@@ -55,16 +55,17 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
     show(options.as_json, scores, lambda: in_lines(scores))
 
 
-def network_table(found: NetworkScores) -> Terminal:
-    """A line for each score, with its floor: what an exact sampler scores."""
-    table = Terminal(title=f"{found.functions} functions on {found.task}", caption="floor: half the reference, scored")
-    table.add_column("score")
-    for column in ("value", "± s.e.", "floor", "± s.e."):
-        table.add_column(column, justify="right")
-    for name, score in found.scores.items():
-        numbers = (score.value, score.error, score.floor, score.floor_error)
-        table.add_row(name, *("" if number is None else f"{number:.3g}" for number in numbers))
-    return table
+def network_table(found: NetworkScores) -> Table:
+    """A line for each score, with its floor: what exact draws score."""
+    rows: list[list[Cell]] = [
+        [name, *map(_number, score.model_dump().values())] for name, score in found.scores.items()
+    ]
+    title = f"{found.functions} functions on {found.task}"
+    return Table(title=title, columns=("score", "value", "± s.e.", "floor", "± s.e. "), rows=rows)
+
+
+def _number(value: float | None) -> Written:
+    return Written(value, "" if value is None else f"{value:.3g}")
 
 
 def in_lines(scores: scoring.Scores) -> Terminal:

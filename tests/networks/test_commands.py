@@ -1,0 +1,107 @@
+"""`fsvi-bench networks`, and scores of functions from Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import fsvi_bench
+from fsvi_bench.networks import official, plan
+from fsvi_bench.networks.plan import Model, Sampling, planned_tasks
+from fsvi_bench.networks.reference import Functions, write_reference
+from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.networks.task import NetworkTask, build, write_network_task
+from tests.networks.test_tasks import certificate, functions
+
+
+@pytest.fixture(scope="module")
+def toy() -> NetworkTask:
+    return build("toy", 0, "collapsed-2", "simulated", 0.1)
+
+
+@pytest.fixture
+def datasets(tmp_path: Path, toy: NetworkTask, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data sets with one network task, in place of the package's."""
+    path = official.official_path("toy", 0, "collapsed-2", "simulated", tmp_path)
+    reference = Functions(*(tensor.float() for tensor in functions(600, 0).tensors.values()))
+    write_network_task(path, toy)
+    write_reference(path, reference, certificate(toy, reference))
+    monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path)
+    return path
+
+
+def test_tasks_are_listed(datasets: Path, cli) -> None:
+    status, out, _ = cli("networks", "list")
+    assert status == 0
+    assert "toy:0:collapsed-2:simulated" in out
+    assert "-30.000" in out
+    status, out, _ = cli("networks", "list", "--json")
+    assert json.loads(out)[0]["level"] == "C0"
+
+
+def test_a_task_is_its_data_sets(datasets: Path, cli) -> None:
+    status, out, _ = cli("networks", "verify")
+    assert status == 0
+    assert "toy:0:collapsed-2:simulated: the task is its data set's" in out
+
+
+@pytest.mark.parametrize("name", ["inputs_box", "simulated_targets", "input_mean"])
+def test_another_task_is_not(datasets: Path, toy: NetworkTask, cli, name: str) -> None:
+    moved = replace(toy, **{name: toy.tensors[name] + 1e-6})
+    reference = official.load_network(datasets).reference
+    write_network_task(datasets, moved)
+    write_reference(datasets, reference, certificate(moved, reference))
+    status, out, err = cli("networks", "verify", datasets)
+    assert (status, out) == (1, "")
+    assert f"its {name} differs from that of toy:0:collapsed-2:simulated" in err
+
+
+def test_functions_are_scored_from_python(datasets: Path, toy: NetworkTask) -> None:
+    network = fsvi_bench.load_network("toy:0:collapsed-2:simulated")
+    q = functions(40, 1)
+    found = fsvi_bench.score({name: f.numpy() for name, f in q.tensors.items()}, network)
+    expected = score_functions(q, toy, network.reference).scores["w2_box"]
+    assert found["w2_box"] == expected.value
+    assert found["w2_box.floor"] == expected.floor
+    with pytest.raises(fsvi_bench.InputError, match="expected a dict of f_train, f_test and f_box"):
+        fsvi_bench.score(torch.zeros(40, 20), network)
+    with pytest.raises(fsvi_bench.InputError, match="'f_test' contains NaN"):
+        fsvi_bench.score(q.tensors | {"f_test": q.f_test * torch.nan}, network)
+    with pytest.raises(fsvi_bench.InputError, match="tensor 'f_box' is missing"):
+        fsvi_bench.score({"f_train": q.f_train, "f_test": q.f_test}, network)
+
+
+def test_the_plan_names_each_task_once() -> None:
+    planned = planned_tasks()
+    assert "toy:0:collapsed-2:simulated" in planned
+    assert all(name.startswith(each.of.dataset) for name, each in planned.items())
+
+
+def test_a_misspelt_task_is_refused(cli, tmp_path: Path) -> None:
+    status, _, err = cli("networks", "build", "yacth", "--out", tmp_path)
+    assert status == 2
+    assert "unknown network task 'yacth'" in err
+
+
+@pytest.mark.slow
+def test_pieces_are_kept_and_a_short_run_is_refused(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(
+        chains=2, warmup=100, draws=2000, runs=2, particles=64, moves=2, ladders=2, ladder_warmup=20, ladder_draws=20
+    )
+    # Quadrature at a noise of 1 takes seconds.
+    model = Model(dataset="toy", model="collapsed-2", noise_scale=1.0, simulated=(0,), sampling=sampling)
+    monkeypatch.setattr(plan, "read_yaml", lambda path: {"models": [model.model_dump()]})
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    status, out, err = cli("networks", "build", "--out", tmp_path / "out", "--workers", "1")
+    assert (status, out) == (1, "")
+    assert "toy:0:collapsed-2:simulated is refused: the smallest bulk ESS is" in err
+    assert "the largest error of E f" not in err  # the chains agree with the quadrature
+    assert err.count("ladder") == 2
+    status, _, err = cli("networks", "build", "--out", tmp_path / "out", "--workers", "1")
+    assert status == 1
+    assert "ladder 0" not in err
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
