@@ -17,8 +17,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.networks import Network
 from fsvi_bench.networks.sampling.evidence import (
     Estimate,
-    agreement,
     bennett,
+    equal_means,
     ladder_evidence,
     ladder_run,
     smc_evidence,
@@ -163,8 +163,8 @@ def test_errors_of_log_z() -> None:
     assert math.isnan(smc_evidence([1.0]).error)
     a, b = Estimate(1.0, 0.2, 5), Estimate(1.9, 0.3, 9)
     welch = stats.ttest_ind_from_stats(1.0, 0.2 * 5**0.5, 5, 1.9, 0.3 * 9**0.5, 9, equal_var=False).pvalue
-    assert agreement(a, b) == pytest.approx(welch)
-    assert math.isnan(agreement(a, smc_evidence([1.0])))
+    assert equal_means(a, b) == pytest.approx(welch)
+    assert math.isnan(equal_means(a, smc_evidence([1.0])))
 
 
 def test_draws_are_thinned_evenly_and_pooled_by_evidence() -> None:
@@ -210,7 +210,7 @@ def assert_all_routes(of: Model, log_evidence: float, mean: np.ndarray, variance
     for estimate in (smc, ladder):
         assert estimate.error < 0.1
         assert abs(estimate.value - log_evidence) < 3 * estimate.error
-    assert agreement(smc, ladder) > 0.01
+    assert equal_means(smc, ladder) > 0.01
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def ladder_evidence(runs: Sequence[LadderRun]) -> Estimate:
     return _jackknife(log_z, len(runs))
 
 
-def smc_evidence(log_evidences: Sequence[float]) -> Estimate:
+def smc_evidence(log_evidences: Sequence[float] | np.ndarray) -> Estimate:
     """The log of the mean of the runs' Ẑ, with the jackknife's error over runs: of order 1/R if errors exceed a nat."""
     values = np.asarray(log_evidences, dtype=float)
     return _jackknife(lambda chosen: float(logsumexp(values[chosen]) - np.log(len(chosen))), len(values))
