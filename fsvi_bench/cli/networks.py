@@ -24,7 +24,7 @@ def networks_list(options: NetworksList) -> None:
 
 
 def _table(certificates: Sequence[Certificate]) -> Table:
-    columns = ("task", "evidence", "log Z", "± s.e.", "R̂", "bulk ESS", "tail ESS", "p of MMD", "p of log Z", "minutes")
+    columns = ("task", "level", "log Z", "± s.e.", "R̂", "bulk ESS", "tail ESS", "p(MMD)", "p(log Z)", "minutes")
     rows = [_row(each) for each in certificates]
     return Table(columns=columns, rows=rows)
 
