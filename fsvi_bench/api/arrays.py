@@ -40,12 +40,12 @@ def posterior_of(q: Any, k: int) -> Approximation:
     if hasattr(q, "mean") and hasattr(q, "covariance"):  # such as `task.exact`
         q = (q.mean, q.covariance)
     if isinstance(q, tuple | list) and len(q) == 2:
-        return _gaussian(_numbers("mean", q[0]), _numbers("covariance", q[1]), k)
+        return _gaussian(numbers("mean", q[0]), numbers("covariance", q[1]), k)
     if isinstance(q, tuple):
         raise InputError(f"the posterior is a tuple of length {len(q)}, expected {FORMS}")
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
-    return _drawn(_numbers("samples", q), k)
+    return _drawn(numbers("samples", q), k)
 
 
 def _checked(q: Posterior, k: int) -> Posterior:
@@ -110,7 +110,7 @@ def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
 
 
 def _functions(values: dict[str, Any]) -> FunctionSamplesPosterior:
-    f = {name: _numbers(name, values[name]) for name in FunctionSamplesPosterior.parameters}
+    f = {name: numbers(name, values[name]) for name in FunctionSamplesPosterior.parameters}
     for name, numbers in f.items():
         if numbers.ndim != 2:
             raise InputError(
@@ -168,7 +168,7 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     return (scale[:, None] * vectors[:, kept]) * eigenvalues[kept].sqrt()
 
 
-def _numbers(name: str, values: Any) -> Tensor:
+def numbers(name: str, values: Any) -> Tensor:
     """A copy as a tensor, whose memory is allocated by torch because rounding depends on its alignment.
 
     Raises:

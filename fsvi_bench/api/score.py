@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from fsvi_bench.api.arrays import posterior_of
+from fsvi_bench.api.arrays import numbers, posterior_of
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.problems import require_task
 from fsvi_bench.networks.official import CertifiedNetwork
-from fsvi_bench.networks.reference import functions_of
+from fsvi_bench.networks.reference import Functions, functions_of
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.presenting.summary import flat
 from fsvi_bench.running.executors import one_thread
@@ -38,7 +39,7 @@ def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:
     """
     if isinstance(task, CertifiedNetwork):
         with one_thread():
-            found = score_functions(functions_of(q), task.task, task.reference)
+            found = score_functions(_functions(q), task.task, task.reference)
         return {
             (name if part == "value" else f"{name}.{part}"): number
             for name, score in found.scores.items()
@@ -51,3 +52,12 @@ def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:
     if names := not_a_number(scores):
         raise InputError(f"these scores of the posterior are not numbers: {', '.join(names)}; rescale or refit it")
     return flat(scores)
+
+
+def _functions(q: Any) -> Functions:
+    if not isinstance(q, Mapping):
+        kind = type(q).__name__
+        raise InputError(
+            f"the functions are of type {kind}, expected a dict of f_train, f_test and f_box, [S, 20] each"
+        )
+    return functions_of({str(name): numbers(str(name), values) for name, values in q.items()})

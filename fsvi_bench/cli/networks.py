@@ -8,7 +8,7 @@ from typing import cast
 
 from fsvi_bench.cli.commands import NetworksBuild, NetworksList, NetworksVerify
 from fsvi_bench.cli.console import show, stderr
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, TaskRefused, unknown_name
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.networks.official import departures, load_network, official_networks, official_path
 from fsvi_bench.networks.plan import Planned, planned_tasks
@@ -46,7 +46,10 @@ def _row(certificate: Certificate) -> list[Cell]:
 def networks_verify(options: NetworksVerify) -> int:
     failed = 0
     for name in options.names or official_networks():
-        wrong = departures(found := load_network(name), options.data_dir)
+        try:
+            wrong = departures(found := load_network(name), options.data_dir)
+        except (InputError, TaskRefused) as error:
+            wrong = [str(error)]
         for line in wrong:
             stderr.print(f"{name}: {line}", style="red")
         if not wrong:

@@ -34,6 +34,7 @@ from fsvi_bench.methods.data import (
 from fsvi_bench.methods.networks import Linearised, NetworkData, modes
 from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
+from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
@@ -450,8 +451,13 @@ class Method(pl.LightningModule, ABC):
 
         Args:
             draws: how many; None: each particle of a posterior of particles once.
+
+        Raises:
+            InputError: `draws` is missing, and the posterior is not one of particles.
         """
         problem, q = self.problems.only(place).to(torch.device("cpu")), self.posterior()[place].cpu()
+        if draws is None and not isinstance(q, DrawnPosterior):
+            raise InputError("draws is missing, expected how many functions to draw; give draws=1000, for example")
         w = q.draws if draws is None else q.sample(draws, seed)
         return problem.functions(w[None], x[None], seed)[0]
 

@@ -22,6 +22,7 @@ from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.networks import Network, draw_outputs
 from fsvi_bench.methods.lbfgs import LBFGS
 from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.seeds import derive_seed
 
 MODE_STEPS = 2000  #: most iterations of the search for a mode
 
@@ -166,7 +167,7 @@ class CollapsedData(NetworkData):
     def functions(self, w: Float[Tensor, "1 S k"], x: Float[Tensor, "1 n D"], seed: int) -> Float[Tensor, "1 S n"]:
         """f with output weights drawn from their posterior given u."""
         output = self.model.output_posterior(w[0], self.X[0], self.y[0], self.noise_variance[0])
-        generator = torch.Generator(w.device).manual_seed(seed)
+        generator = torch.Generator(w.device).manual_seed(derive_seed("output weights", seed) % 2**63)
         noise = torch.empty_like(output.mean).normal_(generator=generator)
         return self.model.values(torch.cat([w[0], draw_outputs(output, noise)], -1), x[0])[None]  # type: ignore[no-any-return]
 

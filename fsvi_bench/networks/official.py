@@ -9,6 +9,7 @@ import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import is_file
+from fsvi_bench.networks.plan import planned_tasks
 from fsvi_bench.networks.reference import Certificate, Functions, read_reference
 from fsvi_bench.networks.task import FORMAT, NetworkTask, Targets, build, read_network_task, task_name
 from fsvi_bench.resources import resource_dir
@@ -64,7 +65,7 @@ def find_network(name: str | Path) -> Path | None:
 
 
 def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[str]:
-    """How a task differs from the one that its data set, split and model define, and from its certificate's limits.
+    """How a task differs from the one that its data set, split and model define.
 
     The chains cannot be recomputed from the files: `networks build` samples them anew.
 
@@ -80,8 +81,12 @@ def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[st
         and bool(torch.isclose(tensor, fresh.tensors[name], rtol=1e-9, atol=1e-9).all())
         for name, tensor in task.tensors.items()
     }
-    wrong = [f"its {name} differs from that of {task.name}" for name, same in near.items() if not same]
-    return wrong + found.certificate.failures()
+    wrong = [] if task.data_sha256 == fresh.data_sha256 else ["it was made from other data"]
+    planned = planned_tasks().get(task.name)
+    if planned is not None and abs(planned.of.noise_scale - float(task.noise_variance) ** 0.5) > 1e-9:
+        wrong.append(f"its noise is not that of the official task, {planned.of.noise_scale:g}")
+    wrong += [f"its {name} differs from that of {task.name}" for name, same in near.items() if not same]
+    return wrong
 
 
 def load_network(name: str | Path) -> CertifiedNetwork:

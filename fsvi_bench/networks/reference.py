@@ -1,9 +1,9 @@
 """The reference of a network task: functions drawn from its posterior, and the certificate that vouches for them.
 
 Every reference comes from chains that mix and agree with a sampler of another kind. That alone is level C2, which is
-empirical: nothing rules out a mode that both have missed. C0 adds quadrature over the hidden weights, and C1, for
-simulated targets, bounds of the sampler's error by bidirectional Monte Carlo. A task without a certificate within the
-limits is refused.
+empirical: nothing rules out a mode that both have missed. C0 adds quadrature over the hidden weights. C1, for simulated
+targets, adds what simulated data sets at the same inputs show: how close annealed importance sampling from both sides
+comes to log Z, and whether NUTS is calibrated. A task without a certificate within the limits is refused.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, TaskRefused, invalid_field
-from fsvi_bench.files import read_bounded, write_atomically
-from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Place
+from fsvi_bench.errors import InputError, TaskRefused, invalid_field, quoted
+from fsvi_bench.files import read_bounded, replace_together
+from fsvi_bench.networks.task import PLACES, POINTS, Level, NetworkTask, Place
 from fsvi_bench.tasks.card import Strict
-from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, write_tensor_file
+from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-network-reference/1"
 DRAWS = 4000  #: of a reference
+FEWEST_OF_REFERENCE, MOST_IN_NOISE = 100, 1e4  #: draws, and values in units of the noise
 FEWEST = 3  #: functions that can be scored: errors leave one out
 MAX_CERTIFICATE_BYTES = 2**20
-Level = Literal["C0", "C1", "C2"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,17 @@ class Functions:
         return identity({}, self.tensors)
 
 
+def _not_negative(error: float) -> float:
+    if error < 0:
+        raise ValueError("expected a standard error of at least 0")
+    return error
+
+
 class Estimate(Strict):
-    """A number and its standard error."""
+    """A number and its standard error, which is NaN if it is unknown."""
 
     value: float
-    error: float
+    error: Annotated[float, AfterValidator(_not_negative)]
 
 
 class Quadrature(Strict):
@@ -183,9 +189,10 @@ def write_reference(task_path: Path, functions: Functions, certificate: Certific
     Raises:
         InputError: the folder is not writable.
     """
-    write_atomically(certificate_path(task_path), f"{certificate.model_dump_json(indent=2)}\n".encode())
     metadata = {"format": FORMAT, "task_sha256": certificate.task_sha256}
-    write_tensor_file(reference_path(task_path), functions.tensors, metadata)
+    others = {reference_path(task_path).name: tensor_file(functions.tensors, metadata)}
+    text = f"{certificate.model_dump_json(indent=2)}\n".encode()
+    replace_together(task_path.parent, others, certificate_path(task_path).name, text)
 
 
 def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certificate]:
@@ -201,6 +208,17 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
         raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error
     file = read_tensor_file(reference_path(task_path), FORMAT, ("task_sha256",))
     functions = _functions(file, torch.float32)
+    reach = max(float(tensor.abs().max()) for tensor in file.tensors.values()) / float(task.noise_variance) ** 0.5
+    if not (len(functions) >= FEWEST_OF_REFERENCE and reach <= MOST_IN_NOISE):
+        raise file.error(
+            f"it has {len(functions)} functions with values up to {reach:.3g}σ, expected at least "
+            f"{FEWEST_OF_REFERENCE} below {MOST_IN_NOISE:g}σ; build the task again"
+        )
+    if (certificate.task, certificate.level) != (task.name, task.level):
+        raise InputError(
+            f"{where} is of {quoted(certificate.task)} at level {certificate.level}, expected {task.name} at "
+            f"{task.level}; build the task again"
+        )
     for of, got, expected in (
         (where, certificate.task_sha256, task.sha256),
         (file.path, file.metadata["task_sha256"], task.sha256),
@@ -219,25 +237,21 @@ def read_functions(path: Path, task: NetworkTask) -> Functions:
     """
     file = read_tensor_file(path, "fsvi-posterior/1", ("format", "kind"))
     if (kind := file.metadata["kind"]) != "function-samples":
-        raise file.error(f"kind is '{kind}', but a network task compares functions; save it as function-samples")
+        raise file.error(f"kind is {quoted(kind)}, but a network task compares functions; save it as function-samples")
     if (named := file.metadata.get("task_sha256")) not in (None, task.sha256):
-        raise file.error(f"it belongs to task {str(named)[:12]}, expected {task.sha256[:12]}, which is {task.name}")
+        raise file.error(
+            f"it belongs to task {quoted(str(named)[:12])}, expected {task.sha256[:12]}, which is {task.name}"
+        )
     return _enough(file)
 
 
-def functions_of(values: Any) -> Functions:
-    """Functions given as a dict of arrays `f_train`, `f_test` and `f_box`, [S, 20] each.
+def functions_of(tensors: Mapping[str, Tensor]) -> Functions:
+    """Functions given by the tensors `f_train`, `f_test` and `f_box`, [S, 20] each.
 
     Raises:
-        InputError: it is something else, or too few functions.
+        InputError: these are other tensors, or too few functions.
     """
-    if not isinstance(values, Mapping):
-        kind = type(values).__name__
-        raise InputError(
-            f"the functions are of type {kind}, expected a dict of f_train, f_test and f_box [S, {POINTS}]"
-        )
-    tensors = {str(name): torch.as_tensor(array).double() for name, array in values.items()}
-    return _enough(TensorFile(Path("the functions"), tensors, {}))
+    return _enough(TensorFile(Path("the functions"), dict(tensors), {}))
 
 
 def _enough(file: TensorFile) -> Functions:

@@ -1,7 +1,8 @@
 """Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
 
 Every score has a standard error, which includes the reference's, and a floor: the score of one half of the reference
-against the other. An exact sampler scores at the floor, within the errors.
+against the other, thinned to about as many draws as q has functions. Exact draws score at the floor, within the errors,
+as long as there are no more of them than in half the reference.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
     if not (largest := max(float(tensor.abs().max()) for tensor in q.tensors.values())) < OVERFLOW:
         raise InputError(f"function values reach {largest:.1e}, expected below {OVERFLOW:g}; rescale them")
     half = len(reference) // 2
-    floor = dict(_compare(reference[:half], reference[half:], task))
+    # As many exact draws as q has functions: distances between finite sets grow as the sets get smaller.
+    exact = reference[: half : max(1, half // len(q))]
+    floor = dict(_compare(exact, reference[half:], task))
     found = {
         name: Score(value=value, error=error, floor=floor[name].value, floor_error=floor[name].error)
         for name, (value, error) in _compare(q, reference, task)

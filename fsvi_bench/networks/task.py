@@ -29,7 +29,10 @@ from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, write_
 FORMAT = "fsvi-network-task/1"
 Targets = Literal["real", "simulated"]
 Place = Literal["train", "test", "box"]
+Level = Literal["C0", "C1", "C2"]
+HIDDEN_BY_QUADRATURE = 4  #: at most, of at most two units
 PLACES: tuple[Place, ...] = ("train", "test", "box")
+LEAST_NOISE = 0.01  #: in units of the training targets: below, samplers stall
 POINTS = 20  #: frozen inputs at each place
 DEFINING = ("format", "dataset", "split", "model", "targets", "data_sha256")
 
@@ -95,6 +98,13 @@ class NetworkTask:
         return Network(self.inputs_box.shape[1], units, float(self.output_scale), float(self.bias_scale))
 
     @property
+    def level(self) -> Level:
+        """The kind of certificate that it can have."""
+        if self.network.k_hidden <= HIDDEN_BY_QUADRATURE and self.network.H <= 2:
+            return "C0"
+        return "C1" if self.targets == "simulated" else "C2"
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The defining metadata, as strings."""
         return {"format": FORMAT} | {key: str(getattr(self, key)) for key in DEFINING[1:]}
@@ -124,8 +134,8 @@ class NetworkTask:
         raw = raw or load_raw(load_card(self.dataset), self.split, data_dir)
         if raw.sha256 != self.data_sha256:
             raise InputError(
-                f"task {self.name} was made from data with SHA-256 {self.data_sha256}, got {raw.sha256}; use the data "
-                "set's published file"
+                f"task {self.name} was made from data with SHA-256 {quoted(self.data_sha256)}, got {raw.sha256}; use "
+                "the data set's published file"
             )
         X = (torch.from_numpy(raw.X)[self.train_index] - self.input_mean) / self.input_std
         y = (torch.from_numpy(raw.y)[self.train_index] - self.target_mean) / self.target_std
@@ -244,6 +254,8 @@ def _check_values(file: TensorFile) -> None:
     for name in ("noise_variance", "output_scale", "bias_scale", "input_std", "target_std"):
         if (smallest := float(tensors[name].min())) <= 0:
             raise file.error(f"'{name}' contains {smallest:g}, expected positive numbers; export the task again")
+    if (scale := float(tensors["noise_variance"]) ** 0.5) < LEAST_NOISE:
+        raise file.error(f"the noise has the standard deviation {scale:g}, expected at least {LEAST_NOISE:g}")
     rows = tensors["train_index"]
     if int(rows.min()) < 0 or int(rows.max()) >= card.n or int(rows.bincount().max()) > 1:
         raise file.error(f"'train_index' must have distinct row numbers from 0 to {card.n - 1}; export the task again")

@@ -20,7 +20,7 @@ from tests.networks.test_tasks import certificate, functions
 
 @pytest.fixture(scope="module")
 def toy() -> NetworkTask:
-    return build("toy", 0, "collapsed-2", "simulated", 0.1)
+    return build("toy", 0, "collapsed-2", "simulated", 0.5)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_tasks_are_listed(datasets: Path, cli) -> None:
     status, out, _ = cli("networks", "list")
     assert status == 0
     assert "toy:0:collapsed-2:simulated" in out
-    assert "-30.000" in out
+    assert "-30.00" in out
     status, out, _ = cli("networks", "list", "--json")
     assert json.loads(out)[0]["level"] == "C0"
 
@@ -58,6 +58,13 @@ def test_another_task_is_not(datasets: Path, toy: NetworkTask, cli, name: str) -
     status, out, err = cli("networks", "verify", datasets)
     assert (status, out) == (1, "")
     assert f"its {name} differs from that of toy:0:collapsed-2:simulated" in err
+
+
+def test_a_damaged_task_does_not_stop_the_others(datasets: Path, cli) -> None:
+    status, out, err = cli("networks", "verify", datasets.with_name("missing.safetensors"), datasets)
+    assert status == 1
+    assert "missing.safetensors" in err
+    assert "the task is its data set's" in out
 
 
 def test_functions_are_scored_from_python(datasets: Path, toy: NetworkTask) -> None:

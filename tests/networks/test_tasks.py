@@ -123,6 +123,10 @@ def test_simulated_targets_have_the_models_variance() -> None:
         ({"model": "collapsed-0"}, "model is 'collapsed-0', expected collapsed-H"),
         ({"dataset": "tyo"}, "unknown data set 'tyo'"),
         ({"targets": "drawn"}, "'targets' is 'drawn', expected real or simulated"),
+        (
+            {"noise_variance": torch.tensor(1e-6, dtype=torch.float64)},
+            "standard deviation 0.001, expected at least 0.01",
+        ),
         ({"noise_variance": torch.tensor(0.0, dtype=torch.float64)}, "'noise_variance' contains 0, expected positive"),
         ({"inputs_box": torch.zeros(19, 1, dtype=torch.float64)}, "'inputs_box' has shape [19, 1], expected [20, 1]"),
         ({"train_index": torch.zeros(40, dtype=torch.int64)}, "distinct row numbers from 0 to 239"),
@@ -230,7 +234,7 @@ def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path
         (lambda q: {name: f * 1e80 for name, f in q.items()}, {}, "function values reach"),
         (lambda q: {"f_test": q["f_test"], "f_box": q["f_box"]}, {}, "tensor 'f_train' is missing"),
         (lambda q: {name: f.float() for name, f in q.items()}, {}, "has type float32, expected float64"),
-        (lambda q: q, {"task_sha256": "0" * 64}, "it belongs to task 000000000000, expected"),
+        (lambda q: q, {"task_sha256": "0" * 64}, "it belongs to task '000000000000', expected"),
         (lambda q: q, {"kind": "particles"}, "kind is 'particles', but a network task compares functions"),
     ],
 )
@@ -253,6 +257,42 @@ def test_few_functions_have_errors(toy: NetworkTask) -> None:
     assert all(np.isfinite(score.error) for score in found.values())
     one = Functions(*(tensor[:1].expand(5, -1) for tensor in functions(3, 4).tensors.values()))
     assert score_functions(one, toy, functions(400, 0)).scores["variance_ranks_box"].value is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: f * torch.nan, "contains NaN"),
+        (lambda f: f * 1e6, "expected at least 100 below 10000σ"),
+        (lambda f: f[:3], "it has 3 functions"),
+    ],
+)
+def test_a_spoilt_reference_is_refused(toy: NetworkTask, folder: Path, spoil, message: str) -> None:
+    reference, _ = read_reference(folder, toy)
+    broken = Functions(*(spoil(tensor) for tensor in reference.tensors.values()))
+    text = certificate(toy, broken).model_dump_json()
+    tensors = {name: tensor.contiguous() for name, tensor in broken.tensors.items()}
+    save_file(tensors, reference_path(folder), {"format": "fsvi-network-reference/1", "task_sha256": toy.sha256})
+    certificate_path(folder).write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_network(folder)
+
+
+def test_a_certificate_is_of_its_task(toy: NetworkTask, folder: Path) -> None:
+    reference, _ = read_reference(folder, toy)
+    for change in ({"task": "yacht:9:other"}, {"level": "C2"}):
+        write_reference(folder, reference, certificate(toy, reference).model_copy(update=change))
+        with pytest.raises(InputError, match="expected toy:0:collapsed-2:simulated at C0"):
+            load_network(folder)
+
+
+def test_the_floor_is_that_of_as_many_draws(toy: NetworkTask) -> None:
+    """Twenty exact draws: their W₂ is far above that of 2,000, and at its floor."""
+    reference = functions(4000, 0)
+    few = score_functions(functions(20, 5), toy, reference).scores["w2_test"]
+    many = score_functions(functions(2000, 6), toy, reference).scores["w2_test"]
+    assert few.value > 3 * many.value
+    assert abs(few.value - few.floor) < 4 * np.hypot(few.error, few.floor_error)
 
 
 def test_reading_needs_no_reference(folder: Path, toy: NetworkTask, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ from fsvi_bench.seeds import derive_seed, derived_generator
 Kind = Literal["chain", "particles", "ladder", "bounds", "ranks"]
 Arrays = dict[str, Any]  #: by name
 GROUPS: dict[str, slice] = {place: slice(POINTS * i, POINTS * (i + 1)) for i, place in enumerate(PLACES)}
+VERSIONS = {name: importlib.metadata.version(name) for name in ("jax", "numpyro", "blackjax", "arviz")}
 KEPT = 19  #: draws among which the true function is ranked
-HIDDEN_BY_QUADRATURE = 4  #: at most, of at most two units
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Piece:
 
     @property
     def path(self) -> Path:
-        """Its file; the name covers everything that decides the result, apart from code."""
-        settings = [self.sampling.model_dump(mode="json", include=set(FIELDS[self.kind])), self.kind, self.index]
+        """Its file; the name covers everything that decides the result, apart from this package's code."""
+        lengths = self.sampling.model_dump(mode="json", include=set(FIELDS[self.kind]))
+        settings = [lengths, self.kind, self.index, VERSIONS]
         return self.folder / f"{self.task.sha256[:16]}-{sha256_of_json(settings)[:16]}.safetensors"
 
     @property
@@ -140,7 +141,7 @@ _COMPUTE: dict[Kind, Callable[[Piece, Target, Any], Arrays]] = {
 
 
 def _schedule(piece: Piece) -> Schedule:
-    """The temperatures of the first particle run, which the other samplers do not see."""
+    """The temperatures of the first particle run."""
     first = Piece(piece.task, piece.training, piece.sampling, piece.folder, "particles", 0).read()
     return Schedule(**{name: first[name] for name in Schedule._fields})
 
@@ -167,7 +168,7 @@ def build_reference(
 
     first = {"chain": pieces("chain", sampling.chains), "particles": pieces("particles", sampling.runs)}
     then = {"ladder": pieces("ladder", sampling.ladders)}
-    if level_of(task) == "C1":
+    if task.level == "C1":
         then |= {"bounds": pieces("bounds", sampling.bounds), "ranks": pieces("ranks", sampling.ranks)}
     for stage in (first, then):
         missing = [piece for of_kind in stage.values() for piece in of_kind if not piece.path.is_file()]
@@ -179,13 +180,6 @@ def build_reference(
     return _reference(task, target_of(task, training), sampling, found)
 
 
-def level_of(task: NetworkTask) -> Literal["C0", "C1", "C2"]:
-    """The certificate that a task can have."""
-    if task.network.k_hidden <= HIDDEN_BY_QUADRATURE and task.network.H <= 2:
-        return "C0"
-    return "C1" if task.targets == "simulated" else "C2"
-
-
 def _reference(
     task: NetworkTask, target: Target, sampling: Sampling, found: dict[str, list[Arrays]]
 ) -> tuple[Functions, Certificate]:
@@ -194,7 +188,7 @@ def _reference(
     thinned = flat[((np.arange(DRAWS) + 0.5) * (len(flat) / DRAWS)).astype(int)].astype(np.float32)
     reference = Functions(*(torch.from_numpy(thinned[:, group].copy()) for group in GROUPS.values()))
     two = _agreement(task, found, f)
-    level, grid = level_of(task), None
+    level, grid = task.level, None
     log_z = min((two.log_z_nuts, two.log_z_smc), key=lambda each: each.error)
     if level == "C0":
         grid, log_z = _quadrature(target, f, two)
@@ -208,7 +202,7 @@ def _reference(
         bidirectional=_bidirectional(found) if level == "C1" else None,
         agreement=two,
         settings=sampling.model_dump(),
-        versions={name: importlib.metadata.version(name) for name in ("jax", "numpyro", "blackjax", "arviz")},
+        versions=VERSIONS,
         seconds=sum(piece["seconds"].item() for pieces in found.values() for piece in pieces),
     )
     return reference, certificate
