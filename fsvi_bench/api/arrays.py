@@ -111,10 +111,10 @@ def _drawn(draws: Tensor, k: int) -> DrawnPosterior:
 
 def _functions(values: dict[str, Any]) -> FunctionSamplesPosterior:
     f = {name: numbers(name, values[name]) for name in FunctionSamplesPosterior.parameters}
-    for name, numbers in f.items():
-        if numbers.ndim != 2:
+    for name, tensor in f.items():
+        if tensor.ndim != 2:
             raise InputError(
-                f"'{name}' has shape {list(numbers.shape)}, expected [n, inputs]; give one function per row"
+                f"'{name}' has shape {list(tensor.shape)}, expected [n, inputs]; give one function per row"
             )
     q = FunctionSamplesPosterior(**f)
     if wrong := q.malformed() or q.wrong_number():
