@@ -90,12 +90,11 @@ def networks_build(options: NetworksBuild) -> int:
 
 
 def _chosen(names: Sequence[str]) -> dict[str, Planned]:
-    planned = planned_tasks()
+    """The named tasks, each by its whole name or with others by the first parts of theirs; all without names."""
+    planned, chosen = planned_tasks(), set()
     for name in names:
-        if not any(_begins(each, name) for each in planned):
+        found = {name} & planned.keys() or {each for each in planned if each.startswith(f"{name}:")}
+        if not found:
             raise unknown_name("network task", name, list(planned))
-    return {each: of for each, of in planned.items() if not names or any(_begins(each, name) for name in names)}
-
-
-def _begins(task: str, name: str) -> bool:
-    return f"{task}:".startswith(f"{name}:")
+        chosen |= found
+    return {each: of for each, of in planned.items() if each in chosen or not names}

@@ -85,27 +85,24 @@ class Network:
         return replace(self, H=len(units)).features(units.flatten(), x)
 
     def output_posterior(
-        self,
-        u: Float[Tensor, "*S k_hidden"],
-        x: Float[Tensor, "N D"],
-        y: Float[Tensor, " N"],
-        noise_variance: Float[Tensor, ""],
+        self, u: Float[Tensor, "*S k_hidden"], x: Float[Tensor, "N D"], y: Float[Tensor, " N"], noise_variance: Tensor
     ) -> PrecisionGaussian:
         """The posterior of the whitened (v, b) given u."""
-        Psi = self.features(u, x)
-        return blr_posterior_cholesky(Psi, y.expand(Psi.shape[:-1]), noise_variance.expand(Psi.shape[:-2]))
+        return blr_posterior_cholesky(*self._regression(u, x, y, noise_variance))
 
     def log_likelihood(
-        self,
-        u: Float[Tensor, "*S k_hidden"],
-        x: Float[Tensor, "N D"],
-        y: Float[Tensor, " N"],
-        noise_variance: Float[Tensor, ""],
+        self, u: Float[Tensor, "*S k_hidden"], x: Float[Tensor, "N D"], y: Float[Tensor, " N"], noise_variance: Tensor
     ) -> Float[Tensor, "*S"]:
         """The collapsed likelihood log p(y | u) = log N(y; 0, ΨΨᵀ + σ²I), in nats, at a cost of N·H²."""
+        regression = self._regression(u, x, y, noise_variance)
+        return log_evidence(*regression, blr_posterior_cholesky(*regression))
+
+    def _regression(
+        self, u: Tensor, x: Tensor, y: Tensor, noise_variance: Float[Tensor, ""]
+    ) -> tuple[Float[Tensor, "*S N m"], Float[Tensor, "*S N"], Float[Tensor, "*S"]]:
+        """Features, targets and σ² of the regression given each u."""
         Psi = self.features(u, x)
-        targets, noise = y.expand(Psi.shape[:-1]), noise_variance.expand(Psi.shape[:-2])
-        return log_evidence(Psi, targets, noise, blr_posterior_cholesky(Psi, targets, noise))
+        return Psi, y.expand(Psi.shape[:-1]), noise_variance.expand(Psi.shape[:-2])
 
 
 def draw_outputs(posterior: PrecisionGaussian, noise: Float[Tensor, "*S m"]) -> Float[Tensor, "*S m"]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import is_file
 from fsvi_bench.networks.plan import planned_tasks
 from fsvi_bench.networks.reference import Certificate, Functions, read_reference
@@ -60,7 +60,7 @@ def find_network(name: str | Path) -> Path | None:
         return None
     known = official_networks()
     if str(name) not in known:
-        raise InputError(f"there is no network task '{name}'; expected one of: {', '.join(known) or 'none'}")
+        raise InputError(f"there is no network task {quoted(str(name))}; expected one of: {', '.join(known) or 'none'}")
     return known[str(name)]
 
 
@@ -97,7 +97,9 @@ def load_network(name: str | Path) -> CertifiedNetwork:
         TaskRefused: the certificate exceeds this version's limits.
     """
     if (path := find_network(name)) is None:
-        raise InputError(f"{name} is not a network task; expected a file or a name such as yacht:0:collapsed-10")
+        raise InputError(
+            f"{quoted(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
+        )
     task = read_network_task(path)
     reference, certificate = read_reference(path, task)
     certificate.require_limits()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fsvi_bench
+from fsvi_bench.cli.networks import _chosen
 from fsvi_bench.networks import official, plan
 from fsvi_bench.networks.plan import Model, Sampling, planned_tasks
 from fsvi_bench.networks.reference import Functions, write_reference
@@ -92,6 +93,12 @@ def test_a_misspelt_task_is_refused(cli, tmp_path: Path) -> None:
     status, _, err = cli("networks", "build", "yacth", "--out", tmp_path)
     assert status == 2
     assert "unknown network task 'yacth'" in err
+
+
+def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
+    assert list(_chosen(["yacht:0:collapsed-10"])) == ["yacht:0:collapsed-10"]
+    assert list(_chosen(["yacht:0"])) == ["yacht:0:collapsed-10", "yacht:0:collapsed-10:simulated"]
+    assert list(_chosen([])) == list(planned_tasks())
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.maths.networks import Network
 from fsvi_bench.networks.official import load_network
 from fsvi_bench.networks.reference import (
     Agreement,
@@ -28,7 +29,7 @@ from fsvi_bench.networks.reference import (
     write_reference,
 )
 from fsvi_bench.networks.scores import score_functions
-from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, write_network_task
+from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, simulate, write_network_task
 
 GRID = Quadrature(change=1e-9, mean_z=2.0, variance_z=2.5)
 
@@ -112,9 +113,12 @@ def test_real_targets_are_the_data_sets(toy: NetworkTask) -> None:
 
 
 def test_simulated_targets_have_the_models_variance() -> None:
-    """Over splits: Var y(x) = E_c,a tanh²(...) + 1 + σ² at each x, which lies between 1 and 2 + σ²."""
-    drawn = torch.stack([build("toy", split, "collapsed-50", "simulated", 0.1).training().y for split in range(20)])
-    assert 0.3 < float(drawn.square().mean()) < 3  # 20 correlated draws of a variance of about 1.5
+    """Var y(0) = E tanh²(c) + 1 + σ², over 4,000 draws of all weights and the noise."""
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    y = torch.cat([simulate(Network(1, 2), x, 0.5, seed) for seed in range(4000)])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    expected = (weights * np.tanh(nodes) ** 2).sum() / weights.sum() + 1 + 0.25
+    assert abs(float(y.square().mean()) - expected) < 4 * float(y.square().std()) / math.sqrt(len(y))
 
 
 @pytest.mark.parametrize(

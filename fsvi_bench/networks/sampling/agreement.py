@@ -1,4 +1,4 @@
-"""Certificate C2, on real targets: two samplers of different kinds agree, and the chains mix. It is empirical."""
+"""What every certificate rests on: the chains mix, and two samplers of different kinds agree."""
 
 from __future__ import annotations
 
@@ -70,6 +70,11 @@ def mixing(f: np.ndarray, log_p: np.ndarray) -> dict[str, float]:
         "ess_bulk": float(all_of(az.ess(data, method="bulk")).min()),
         "ess_tail": float(all_of(az.ess(data, method="tail")).min()),
     }
+
+
+def monte_carlo_errors(values: np.ndarray) -> np.ndarray:
+    """Standard errors of the means [P] of chains [chains, draws, P], by their own effective sample sizes."""
+    return np.asarray(az.mcse(az.convert_to_dataset({"values": values}), method="mean")["values"])
 
 
 def mmd_p_value(a: np.ndarray, b: np.ndarray, generator: np.random.Generator) -> float:

@@ -27,7 +27,7 @@ from fsvi_bench.networks.reference import (
     Quadrature,
 )
 from fsvi_bench.networks.sampling import evidence, simulated
-from fsvi_bench.networks.sampling.agreement import agreement
+from fsvi_bench.networks.sampling.agreement import agreement, monte_carlo_errors
 from fsvi_bench.networks.sampling.models import Target, function_draws
 from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
 from fsvi_bench.networks.sampling.quadrature import quadrature
@@ -189,9 +189,9 @@ def _reference(
     reference = Functions(*(torch.from_numpy(thinned[:, group].copy()) for group in GROUPS.values()))
     two = _agreement(task, found, f)
     level, grid = task.level, None
-    log_z = min((two.log_z_nuts, two.log_z_smc), key=lambda each: each.error)
+    log_z = two.log_z_smc
     if level == "C0":
-        grid, log_z = _quadrature(target, f, two)
+        grid, log_z = _quadrature(target, f)
     certificate = Certificate(
         task=task.name,
         task_sha256=task.sha256,
@@ -244,13 +244,15 @@ def _bidirectional(found: dict[str, list[Arrays]]) -> Bidirectional:
     )
 
 
-def _quadrature(target: Target, f: np.ndarray, two: Agreement) -> tuple[Quadrature, Estimate]:
-    """The integrals, and how far the chains' moments of f are from them, in units of their Monte Carlo errors."""
+def _quadrature(target: Target, f: np.ndarray) -> tuple[Quadrature, Estimate]:
+    """The integrals, and how far the chains' moments of f are from them, in units of each one's Monte Carlo error."""
     exact = quadrature(target)
-    flat, n = f.reshape(-1, f.shape[-1]), min(two.ess_bulk, two.ess_tail)
-    offset = flat - exact.mean
-    mean_z = np.abs(offset.mean(0)) / (flat.std(0) / n**0.5)
-    squares = np.square(offset) - exact.variance
-    variance_z = np.abs(squares.mean(0)) / (squares.std(0) / n**0.5)
-    grid = Quadrature(change=exact.change, mean_z=float(mean_z.max()), variance_z=float(variance_z.max()))
+    offset = f - exact.mean
+    mean_z, variance_z = (_largest_z(each) for each in (offset, np.square(offset) - exact.variance))
+    grid = Quadrature(change=exact.change, mean_z=mean_z, variance_z=variance_z)
     return grid, Estimate(value=exact.log_evidence, error=exact.change)
+
+
+def _largest_z(errors: np.ndarray) -> float:
+    """The largest over the inputs of |mean| over its Monte Carlo error, for chains of errors [chains, draws, P]."""
+    return float((np.abs(errors.mean((0, 1))) / monte_carlo_errors(errors)).max())
