@@ -44,18 +44,24 @@ def _row(certificate: Certificate) -> list[Cell]:
 
 
 def networks_verify(options: NetworksVerify) -> int:
-    failed = 0
-    for name in options.names or official_networks():
+    named, failed, unreadable = options.names or list(official_networks()), 0, 0
+    for name in named:
         try:
             wrong = departures(found := load_network(name), options.data_dir)
-        except (InputError, TaskRefused) as error:
+        except TaskRefused as error:
             wrong = [str(error)]
+        except InputError as error:
+            if len(named) == 1:
+                raise
+            unreadable += 1
+            stderr.print(str(error), style="red")
+            continue
         for line in wrong:
             stderr.print(f"{name}: {line}", style="red")
         if not wrong:
             print(f"{name}: the task is its data set's, and its certificate ({found.certificate.level}) holds")
         failed += bool(wrong)
-    return int(failed > 0)
+    return 2 if unreadable else int(failed > 0)
 
 
 def networks_build(options: NetworksBuild) -> int:

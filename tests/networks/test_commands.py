@@ -63,9 +63,12 @@ def test_another_task_is_not(datasets: Path, toy: NetworkTask, cli, name: str) -
 
 def test_a_damaged_task_does_not_stop_the_others(datasets: Path, cli) -> None:
     status, out, err = cli("networks", "verify", datasets.with_name("missing.safetensors"), datasets)
-    assert status == 1
+    assert status == 2
     assert "missing.safetensors" in err
     assert "the task is its data set's" in out
+    status, out, err = cli("networks", "verify", "nope")
+    assert (status, out) == (2, "")
+    assert "'nope' is not a network task" in err
 
 
 def test_functions_are_scored_from_python(datasets: Path, toy: NetworkTask) -> None:
