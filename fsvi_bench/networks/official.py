@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.errors import InputError, plain, quoted
 from fsvi_bench.files import is_file
 from fsvi_bench.networks.plan import planned_tasks
 from fsvi_bench.networks.reference import Certificate, Functions, read_reference
@@ -98,7 +98,7 @@ def load_network(name: str | Path) -> CertifiedNetwork:
     """
     if (path := find_network(name)) is None:
         raise InputError(
-            f"{quoted(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
+            f"{plain(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
         )
     task = read_network_task(path)
     reference, certificate = read_reference(path, task)
