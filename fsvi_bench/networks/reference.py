@@ -87,11 +87,17 @@ class Quadrature(Strict):
 
 
 class Bidirectional(Strict):
-    """C1: gaps between upper and lower bounds of log Z over simulated data sets, and calibration of f."""
+    """C1: gaps between upper and lower bounds of log Z over simulated data sets, and calibration of f.
+
+    The first data set is the task's own. Its bounds hold in expectation: each is wrong by more than log(1/p) nats with
+    a probability of at most p (Markov's inequality).
+    """
 
     data_sets: int
     gap: Estimate  #: mean, in nats
     gap_upper: float  #: upper end of its 95 % interval
+    lower: float  #: bound of the task's log Z
+    upper: float
     calibration_data_sets: int
     calibration_p: float  #: smallest over the inputs, after Holm's correction
 
@@ -149,6 +155,8 @@ class Certificate(Strict):
             found += [
                 ("the number of data sets with both bounds", float(both.data_sets), "at least", 20.0),
                 ("the upper 95 % end of the mean gap", both.gap_upper, "at most", 0.5),
+                ("the lower bound minus log Z", both.lower - self.log_z.value, "at most", math.log(100)),
+                ("log Z minus the upper bound", self.log_z.value - both.upper, "at most", math.log(100)),
                 ("the number of data sets for calibration", float(both.calibration_data_sets), "at least", 100.0),
                 ("the smallest p-value of calibration", both.calibration_p, "at least", 0.01),
             ]

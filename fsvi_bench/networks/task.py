@@ -121,6 +121,11 @@ class NetworkTask:
         return identity(self.metadata, self.tensors)
 
     @property
+    def true_weights(self) -> Float[Tensor, " k"]:
+        """The whitened weights that the simulated targets of `build` come from: one exact draw from their posterior."""
+        return _draw_weights(self.network, _targets_seed(self.dataset, self.split, self.model))[0]
+
+    @property
     def inputs(self) -> dict[Place, Float[Tensor, "20 D"]]:
         """The frozen inputs by place."""
         return {"train": self.inputs_train, "test": self.inputs_test, "box": self.inputs_box}
@@ -202,7 +207,7 @@ def build(
     if targets == "simulated":
         network = Network(card.D, units_of(model))
         rows = torch.from_numpy(np.concatenate([X[train], X[chosen["test"]]]))
-        drawn = simulate(network, rows, noise_scale, derive_seed("network task", dataset, split, model, "targets"))
+        drawn = simulate(network, rows, noise_scale, _targets_seed(dataset, split, model))
         tensors |= {"simulated_targets": drawn[: len(train)].clone(), "targets_test": drawn[len(train) :].clone()}
     index = torch.from_numpy(train)
     return NetworkTask(dataset, split, model, targets, raw.sha256, train_index=index, **tensors)
@@ -210,10 +215,18 @@ def build(
 
 def simulate(network: Network, X: Float[Tensor, "n D"], noise_scale: float, seed: int) -> Float[Tensor, " n"]:
     """Targets at X from weights drawn from the prior, with noise."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    w = torch.randn(network.k, generator=generator, dtype=torch.float64)
+    w, generator = _draw_weights(network, seed)
     noise = torch.randn(len(X), generator=generator, dtype=torch.float64)
     return network.values(w, X) + noise_scale * noise
+
+
+def _draw_weights(network: Network, seed: int) -> tuple[Float[Tensor, " k"], torch.Generator]:
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    return torch.randn(network.k, generator=generator, dtype=torch.float64), generator
+
+
+def _targets_seed(dataset: str, split: int, model: str) -> int:
+    return derive_seed("network task", dataset, split, model, "targets")
 
 
 def write_network_task(path: Path, task: NetworkTask) -> None:

@@ -100,7 +100,7 @@ def test_a_misspelt_task_is_refused(cli, tmp_path: Path) -> None:
 
 def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
     assert list(_chosen(["yacht:0:collapsed-10"])) == ["yacht:0:collapsed-10"]
-    assert list(_chosen(["yacht:0"])) == ["yacht:0:collapsed-10", "yacht:0:collapsed-10:simulated"]
+    assert list(_chosen(["boston"])) == ["boston:0:collapsed-50", "boston:1:collapsed-50"]
     assert list(_chosen([])) == list(planned_tasks())
 
 

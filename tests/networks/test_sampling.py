@@ -175,7 +175,9 @@ def test_draws_are_thinned_evenly_and_pooled_by_evidence() -> None:
     assert thin([chain(0), chain(10)], 4).ravel().tolist() == [2, 7, 12, 17]
     with pytest.raises(InputError, match="20 draws cannot be thinned to 21"):
         thin([chain(0), chain(10)], 21)
-    light, heavy = (SmcRun(np.full((5, 1), v), np.zeros(5), math.log(1 + 2 * v), None, None) for v in (0.0, 1.0))
+    light, heavy = (
+        SmcRun(np.full((10**5, 1), v), np.zeros(10**5), math.log(1 + 2 * v), None, None) for v in (0.0, 1.0)
+    )
     shares = pool([light, heavy], 4000, np.random.default_rng(5)).mean()
     assert shares == pytest.approx(0.75, abs=4 * math.sqrt(0.75 * 0.25 / 4000))
 
@@ -203,7 +205,7 @@ def assert_all_routes(of: Model, log_evidence: float, mean: np.ndarray, variance
     )
     runs = [smc_run(of, jax.random.key(10 + i), 400) for i in range(6)]
     smc = smc_evidence([run.log_evidence for run in runs])
-    particles = pool(runs, 2000, np.random.default_rng(0))
+    particles = pool(runs, 600, np.random.default_rng(0))
     assert_moments(function_draws(of, jax.random.key(4), particles)[None], mean, variance)
     betas = runs[0].schedule.betas
     ladder = ladder_evidence([ladder_run(of, jax.random.key(20 + i), betas, 50, 300) for i in range(6)])

@@ -34,8 +34,9 @@ from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_ta
 GRID = Quadrature(change=1e-9, mean_z=2.0, variance_z=2.5)
 
 BOTH = Bidirectional(
-    data_sets=20, gap=Estimate(value=0.2, error=0.05), gap_upper=0.3, calibration_data_sets=100, calibration_p=0.4
-)
+    data_sets=20, gap=Estimate(value=0.2, error=0.05), gap_upper=0.3, lower=-30.2, upper=-29.8,
+    calibration_data_sets=100, calibration_p=0.4,
+)  # fmt: skip
 TWO = Agreement(
     log_z_nuts=Estimate(value=-30, error=0.1), log_z_smc=Estimate(value=-30.1, error=0.1), log_z_p=0.5, r_hat=1.001, ess_bulk=5000,
     ess_tail=4500, e_bfmi=0.8, divergences=0, mmd_p=0.5,
@@ -121,6 +122,13 @@ def test_simulated_targets_have_the_models_variance() -> None:
     assert abs(float(y.square().mean()) - expected) < 4 * float(y.square().std()) / math.sqrt(len(y))
 
 
+def test_true_weights_leave_noise_alone(toy: NetworkTask) -> None:
+    X, y = toy.training()
+    left = (y - toy.network.values(toy.true_weights, X)).square() / toy.noise_variance
+    assert abs(float(left.sum()) - len(y)) < 4 * math.sqrt(2 * len(y))  # chi-square; y itself leaves far more
+    assert float(y.square().sum() / toy.noise_variance) > 2 * len(y)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -170,6 +178,7 @@ def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder:
     [
         *[("C0", "quadrature", *each) for each in (("change", 1e-5), ("mean_z", 5.0), ("variance_z", 5.0))],
         *[("C1", "bidirectional", *each) for each in (("gap_upper", 0.6), ("calibration_p", 0.001))],
+        *[("C1", "bidirectional", *each) for each in (("lower", -25.3), ("upper", -34.7))],
         *[("C1", "bidirectional", *each) for each in (("data_sets", 19), ("calibration_data_sets", 99))],
         *[("C2", "agreement", *each) for each in (("r_hat", 1.02), ("ess_bulk", 3999.0), ("ess_tail", 3999.0))],
         *[("C0", "agreement", *each) for each in (("e_bfmi", 0.1), ("mmd_p", 0.005), ("log_z_p", 0.005))],

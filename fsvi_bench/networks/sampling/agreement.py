@@ -32,7 +32,7 @@ def agreement(
     Args:
         chains: chains of equal length.
         f: their functions [chains, draws, P], from `function_draws`.
-        particles: functions of pooled particles [n, P].
+        particles: functions of pooled particles [n, P], in random order; at most `MMD_DRAWS` of them are used.
         ladder: log Z by NUTS.
         smc: log Z by the particle runs.
         groups: columns of f that are tested together, such as training inputs and test inputs.
@@ -45,8 +45,7 @@ def agreement(
     worth = min(numbers["ess_bulk"], numbers["ess_tail"])
     n = int(min(worth, len(flat), len(particles), MMD_DRAWS)) if worth >= 2 else 0
     nuts = flat[((np.arange(n) + 0.5) * (len(flat) / max(n, 1))).astype(int)]
-    others = particles[generator.choice(len(particles), n, replace=False)]
-    p = np.array([mmd_p_value(nuts[:, group], others[:, group], generator) for group in groups.values()])
+    p = np.array([mmd_p_value(nuts[:, group], particles[:n, group], generator) for group in groups.values()])
     return Agreement(
         log_z_nuts=Reported(value=ladder.value, error=ladder.error),
         log_z_smc=Reported(value=smc.value, error=smc.error),

@@ -27,7 +27,7 @@ from fsvi_bench.networks.reference import (
     Quadrature,
 )
 from fsvi_bench.networks.sampling import evidence, simulated
-from fsvi_bench.networks.sampling.agreement import agreement, monte_carlo_errors
+from fsvi_bench.networks.sampling.agreement import MMD_DRAWS, agreement, monte_carlo_errors
 from fsvi_bench.networks.sampling.models import Target, function_draws
 from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
 from fsvi_bench.networks.sampling.quadrature import quadrature
@@ -57,7 +57,7 @@ class Piece:
     def path(self) -> Path:
         """Its file; the name covers everything that decides the result, apart from this package's code."""
         lengths = self.sampling.model_dump(mode="json", include=set(FIELDS[self.kind]))
-        settings = [lengths, self.kind, self.index, VERSIONS]
+        settings = [lengths, self.kind, self.index, VERSIONS, *SCHEMES.get(self.kind, ())]
         return self.folder / f"{self.task.sha256[:16]}-{sha256_of_json(settings)[:16]}.safetensors"
 
     @property
@@ -77,6 +77,7 @@ FIELDS: dict[Kind, tuple[str, ...]] = {
     "bounds": ("particles", "moves", "temperatures", "annealed"),
     "ranks": ("rank_warmup", "rank_draws"),
 }
+SCHEMES: dict[Kind, tuple[str, ...]] = {"bounds": ("one chain backwards",)}  #: change with the way of computing
 
 
 def compute(piece: Piece) -> None:
@@ -115,10 +116,12 @@ def _ladder(piece: Piece, target: Target, key: Any) -> Arrays:
 
 
 def _bounds(piece: Piece, target: Target, key: Any) -> Arrays:
+    """Bounds for the task's own targets first, then for others."""
     of_data, of_chains = jax.random.split(key)
-    drawn = target.simulate(of_data)
+    true = piece.task.true_weights[: target.dim].numpy()
+    of, u = (target, true) if piece.index == 0 else target.simulate(of_data)[:2]
     schedule = _schedule(piece).refine(piece.sampling.temperatures)
-    found = simulated.bidirectional(drawn.target, drawn.u, of_chains, schedule, piece.sampling.annealed)
+    found = simulated.bidirectional(of, u, of_chains, schedule, piece.sampling.annealed)
     return {"lower": np.array(found.lower), "upper": np.array(found.upper)}
 
 
@@ -222,7 +225,7 @@ def _agreement(task: NetworkTask, found: dict[str, list[Arrays]], f: np.ndarray)
     return agreement(
         chains,
         f,
-        pool(runs, DRAWS, generator),
+        pool(runs, min(MMD_DRAWS, sum(len(run.u) for run in runs)), generator),
         evidence.ladder_evidence(ladders),
         evidence.smc_evidence([run.log_evidence for run in runs]),
         GROUPS,
@@ -239,6 +242,8 @@ def _bidirectional(found: dict[str, list[Arrays]]) -> Bidirectional:
         data_sets=len(bounds),
         gap=Estimate(value=gap.mean, error=error),
         gap_upper=gap.upper,
+        lower=bounds[0].lower,
+        upper=bounds[0].upper,
         calibration_data_sets=len(found["ranks"]),
         calibration_p=float(p.min()),
     )

@@ -104,10 +104,10 @@ def _step(
 
 
 def pool(runs: Sequence[SmcRun], n: int, generator: np.random.Generator) -> np.ndarray:
-    """n particles [n, dim] of all runs, each run chosen with a probability proportional to its Ẑ.
+    """n particles [n, dim] of runs of equal length, without replacement; each has the weight Ẑ of its run.
 
-    Choose n well below their number: tests of independent draws do not know of particles that are drawn twice.
+    Choose n well below their number: the first to be drawn follow the probabilities, the last do not.
     """
     shares = softmax([run.log_evidence for run in runs])
-    chosen = generator.choice(len(runs), n, p=shares)
-    return np.stack([runs[run].u[generator.integers(len(runs[run].u))] for run in chosen])
+    p = np.repeat(shares / len(runs[0].u), len(runs[0].u))
+    return np.concatenate([run.u for run in runs])[generator.choice(len(p), n, replace=False, p=p)]
