@@ -11,7 +11,7 @@ from fsvi_bench.methods.problems import require_task
 from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.reference import Functions, functions_of
 from fsvi_bench.networks.scores import score_functions
-from fsvi_bench.presenting.summary import flat
+from fsvi_bench.presenting.summary import flat, flat_of_network
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as score_posterior
@@ -40,11 +40,7 @@ def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:
     if isinstance(task, CertifiedNetwork):
         with one_thread():
             found = score_functions(_functions(q), task.task, task.reference)
-        return {
-            (name if part == "value" else f"{name}.{part}"): number
-            for name, score in found.scores.items()
-            for part, number in score.model_dump().items()
-        }
+        return flat_of_network(found)
     problem = require_task(task)
     posterior = posterior_of(q, problem.k)
     with one_thread():

@@ -15,7 +15,7 @@ from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.cell import Plan, Record
 from fsvi_bench.running.plan import make_plan
-from fsvi_bench.running.runner import check_settings, known_tasks, problems_of
+from fsvi_bench.running.runner import AnyTask, check_settings, known_tasks, problems_of
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -67,13 +67,20 @@ def _show_planned(plan: Plan, options: Run) -> int:
     return 0
 
 
-def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], store: Store, options: Run) -> None:
-    names = sorted({task.dataset for task in tasks if task.own_data is None})
+def _raw_data(task: AnyTask) -> str:
+    """The data set whose raw data a task needs; empty if it has its own."""
+    if isinstance(task, FrozenTask):
+        return task.dataset if task.own_data is None else ""
+    return task.task.dataset
+
+
+def _check_missing(plan: Plan, tasks: Sequence[AnyTask], store: Store, options: Run) -> None:
+    names = sorted({_raw_data(task) for task in tasks} - {""})
     unchecked = [name for name in names if not is_here(load_card(name), options.data_dir)]
     if unchecked:
         absent = f"the raw data of {', '.join(unchecked)} are not available locally"
         stderr.print(f"{absent}; the settings were not checked against them", style="yellow")
-    checkable = {task.sha256: task for task in tasks if task.dataset not in unchecked}
+    checkable = {task.sha256: task for task in tasks if _raw_data(task) not in unchecked}
     cells = [each for each in plan.cells() if each.task_sha256 in checkable]
     missing = [cell for cell in cells if store.status(cell, options.rerun) == "missing"]
     check_settings(missing, plan.methods, problems_of(checkable.values(), options.data_dir))

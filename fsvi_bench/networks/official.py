@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -18,12 +18,23 @@ from fsvi_bench.tensorfile import read_tensor_file
 TASK_SET = "v1"
 
 
-class CertifiedNetwork(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CertifiedNetwork:
     """A task with functions drawn from its posterior, and the certificate that vouches for them."""
 
     task: NetworkTask
     reference: Functions
     certificate: Certificate
+
+    @property
+    def sha256(self) -> str:
+        """The task's identity."""
+        return self.task.sha256
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its row in tables of results, and the split."""
+        return self.task.place
 
 
 def official_path(dataset: str, split: int, model: str, targets: Targets, folder: Path | None = None) -> Path:
@@ -87,6 +98,16 @@ def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[st
         wrong.append(f"its noise is not that of the official task, {planned.of.noise_scale:g}")
     wrong += [f"its {name} differs from that of {task.name}" for name, same in near.items() if not same]
     return wrong
+
+
+def named_network(name: str | Path) -> CertifiedNetwork | None:
+    """The network task of this name or file; None if the name is of another kind.
+
+    Raises:
+        InputError: as `find_network` and `load_network`.
+        TaskRefused: as `load_network`.
+    """
+    return None if find_network(name) is None else load_network(name)
 
 
 def load_network(name: str | Path) -> CertifiedNetwork:

@@ -22,6 +22,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused, invalid_field, quoted
 from fsvi_bench.files import read_bounded, replace_together
 from fsvi_bench.networks.task import PLACES, POINTS, Level, NetworkTask, Place
+from fsvi_bench.posteriors.io import FORMAT as POSTERIOR_FORMAT
 from fsvi_bench.tasks.card import Strict
 from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor_file
 
@@ -243,7 +244,7 @@ def read_functions(path: Path, task: NetworkTask) -> Functions:
     Raises:
         InputError: it is another kind of file, has values at other inputs or too few functions, or names another task.
     """
-    file = read_tensor_file(path, "fsvi-posterior/1", ("format", "kind"))
+    file = read_tensor_file(path, POSTERIOR_FORMAT, ("format", "kind"))
     if (kind := file.metadata["kind"]) != "function-samples":
         raise file.error(f"kind is {quoted(kind)}, but a network task compares functions; save it as function-samples")
     if (named := file.metadata.get("task_sha256")) not in (None, task.sha256):
@@ -251,6 +252,12 @@ def read_functions(path: Path, task: NetworkTask) -> Functions:
             f"it belongs to task {quoted(str(named)[:12])}, expected {task.sha256[:12]}, which is {task.name}"
         )
     return _enough(file)
+
+
+def functions_file(functions: Functions, task_sha256: str | None) -> bytes:
+    """The bytes of a posterior file that `read_functions` reads."""
+    named = {} if task_sha256 is None else {"task_sha256": task_sha256}
+    return tensor_file(functions.tensors, {"format": POSTERIOR_FORMAT, "kind": "function-samples"} | named)
 
 
 def functions_of(tensors: Mapping[str, Tensor]) -> Functions:

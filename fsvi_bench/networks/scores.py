@@ -30,8 +30,8 @@ from fsvi_bench.networks.task import PLACES, NetworkTask
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
 
 
-def _or_none(number: float) -> float | None:
-    return None if math.isnan(number) else number
+def _or_none(number: float | None) -> float | None:
+    return None if number is None or math.isnan(number) else number
 
 
 Number = Annotated[float | None, BeforeValidator(_or_none)]

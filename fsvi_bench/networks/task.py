@@ -92,6 +92,11 @@ class NetworkTask:
         return task_name(self.dataset, self.split, self.model, self.targets)
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Its row in tables of results, such as `yacht-collapsed-10`, and the split."""
+        return f"{self.dataset}-{self.model}" + ("-simulated" if self.targets == "simulated" else ""), self.split
+
+    @property
     def network(self) -> Network:
         """The model with its priors."""
         units = units_of(self.model)

@@ -12,22 +12,31 @@ from textwrap import wrap
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
+from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.table import Table as Terminal
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
+from fsvi_bench.networks.scores import NetworkScores
 from fsvi_bench.presenting.tables import Cell, Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import NESTED, Scores
 
+ASSETS = Path(__file__).parent / "assets"
 #: Columns of result tables: name -> heading, meaning, and whether narrow tables have it.
-SHOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
+SHOWN: dict[str, dict[str, Any]] = read_yaml(ASSETS / "scores.yaml")  # type: ignore[assignment]
+OF_NETWORKS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "network_scores.yaml")  # type: ignore[assignment]
+COLUMNS = OF_NETWORKS | SHOWN
 SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
-DIVERGES = [name for name in SCORES if "kl" in name]  #: scores that count as infinite if q diverged
+#: Scores that count as infinite if q diverged.
+DIVERGES = [
+    name for name in (*SCORES, *OF_NETWORKS) if name.startswith(("kl", "pred", "joint", "rev", "energy", "w2_test"))
+]
+MARK = "energy_distance_20_test"  #: a score that every scored network has, and no linear task
+EXACT_DRAWS = "exact draws"  #: the row of the floors
 ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
 CELL = ["dataset", "split", "method", "family", "seed"]
 FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
@@ -38,8 +47,10 @@ HUGE = 1e9  #: larger numbers are written with powers of ten
 ROUNDING = 1e-9  #: a KL with smaller absolute value is rounding; its size is shown without an error bar
 OWN_PRIOR = "Own prior: the method's model has a different prior from the task, which contributes to its KL."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
+UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
+FLOORS = "Exact draws: what as many draws from the posterior itself score."
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
@@ -52,7 +63,8 @@ def frame_of(records: Sequence[Record]) -> pd.DataFrame:
 def _row(record: Record) -> dict[str, Any]:
     row = {name: getattr(record, name, None) for name in FACTS}
     row |= {"settings": canonical_json(record.hyperparameters), "seconds": record.seconds and record.seconds.train}
-    return row | unnested({"settings": record.hyperparameters}) | (flat(record.scores) if record.scores else {})
+    scores = flat(record.scores) if record.scores else flat_of_network(record.network_scores)
+    return row | unnested({"settings": record.hyperparameters}) | scores
 
 
 def flat(scores: Scores) -> dict[str, Any]:
@@ -61,6 +73,16 @@ def flat(scores: Scores) -> dict[str, Any]:
     # An error is null as a whole wherever the score itself is a closed form.
     objects = {name: named[name] or keys for name, keys in NESTED.items() if not name.endswith("_error")}
     return unnested(named | objects)
+
+
+def flat_of_network(found: NetworkScores | None) -> dict[str, Any]:
+    """Scores by name, each with its parts `.error`, `.floor` and `.floor_error`, and the number of functions."""
+    if found is None:
+        return {}
+    parts = {(name, part): number for name, score in found.scores.items() for part, number in score}
+    return {name if part == "value" else f"{name}.{part}": number for (name, part), number in parts.items()} | {
+        "functions": found.functions
+    }
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
@@ -97,8 +119,14 @@ def cells_of(records: Sequence[Record]) -> pd.DataFrame:
             f"the records have {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
             "from two versions of the code or sets of kernels; use a separate output folder for each"
         )
-    frame = frame.reindex(columns=frame.columns.union(SCORES, sort=False)).astype(dict.fromkeys(SCORES, float))
+    scores = scores_in(frame)
+    frame = frame.reindex(columns=frame.columns.union(scores, sort=False)).astype(dict.fromkeys(scores, float)).copy()
     return frame.assign(words=_words(frame, records))
+
+
+def scores_in(frame: pd.DataFrame) -> list[str]:
+    """The scores of summaries: `SCORES`, and those of networks if there are any."""
+    return list(dict.fromkeys([*SCORES, *(OF_NETWORKS if MARK in frame else ())]))
 
 
 def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
@@ -117,9 +145,9 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, and `splits` is the number of
     splits with scores. Seeds are averaged within a split first, so that all splits have equal weight. Mean and standard
     error are over the splits with scores; since these overlap, the error understates the variation on new data. In
-    medians, quartiles and the range, the KL of a split that diverged is infinite. All are missing if no cell finished
-    or a finished cell lacks the score. `repeats_kl`: the score is the KL of q's moments and equals that of q, as for
-    every Gaussian.
+    medians, quartiles and the range, the KL of a split that diverged is infinite, and so is any other distance. All are
+    missing if no cell finished or a finished cell lacks the score. `repeats_kl`: the score is the KL of q's moments and
+    equals that of q, as for every Gaussian.
     """
     by_dataset = cells.sort_values("dataset", key=lambda names: pd.factorize(names)[0], kind="stable")
     lines = [line for _, of_row in by_dataset.groupby(ROW, sort=False) for line in _lines(of_row)]
@@ -129,12 +157,13 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     finished = cells[cells["status"] == "ok"]
-    means = finished.groupby("split")[SCORES].mean()
+    scores = scores_in(cells)
+    means = finished.groupby("split")[scores].mean()
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means), "repeats_kl": False}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
     kl = math.nan
-    for score in SCORES:
+    for score in scores:
         line = row | {"score": score}
         if len(finished) and finished[score].notna().all():
             ranked = pd.Series({**means[score], **(lost if score in DIVERGES else {})})
@@ -146,24 +175,32 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def result_table(records: Sequence[Record], width: int) -> Terminal:
+def result_table(records: Sequence[Record], width: int) -> Group:
     """Median and quartiles over splits, with one line per data set, method, family and settings.
 
-    If `width` is too small, quartiles are left out first, and then columns.
+    Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns.
     """
-    summary = summary_of(cells_of(records))
+    networks = {record.dataset for record in records if record.network_scores is not None}
+    parts = [[record for record in records if (record.dataset in networks) == of] for of in (False, True)]
+    return Group(*(_result_table(part, width) for part in parts if part))
+
+
+def _result_table(records: Sequence[Record], width: int) -> Terminal:
+    cells = cells_of(records)
+    summary = summary_of(cells)
     whole = shown_scores(summary)
-    narrow = [score for score in whole if SHOWN[score].get("narrow")]
+    narrow = [score for score in whole if COLUMNS[score].get("narrow")]
     needed: list[int] = []
     for scores, quartiles in product((whole, narrow), (whole, ["kl"], [])):
-        table = _terminal(summary, scores, quartiles)
+        table = _terminal(summary, scores, quartiles, cells)
         needed.append(_least_width(table))
         if needed[-1] <= width:
             break
     lost = (summary["diverged"] * summary["ok"]).any()
     several = lost or (summary["splits"] > 1).any()
-    remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, UNITS, MEANS if several else ""]
-    remarks += [DIVERGED if lost else "", own_prior(summary)]
+    units = UNITS_OF_NETWORKS if MARK in cells else UNITS
+    remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, units, MEANS if several else ""]
+    remarks += [DIVERGED if lost else "", own_prior(summary), FLOORS if MARK in cells else ""]
     if scores is narrow:
         remarks.append(f"A terminal of {needed[2]} columns shows all scores.")
     elif several and quartiles is not whole:
@@ -208,6 +245,9 @@ def own_prior(summary: pd.DataFrame) -> str:
 
 def shown_scores(summary: pd.DataFrame) -> list[str]:
     """The scores that a table of these rows shows. The KL of the moments is left out if all are Gaussian."""
+    known = set(summary.loc[summary["mean"].notna(), "score"])
+    if MARK in known:
+        return [score for score in OF_NETWORKS if score in known]
     return _shown(summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"])
 
 
@@ -216,15 +256,26 @@ def _shown(kls: Iterable[float | None]) -> list[str]:
     return [score for score in SHOWN if score != "kl_moment_matched" or not gaussian]
 
 
-def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str]) -> Terminal:
-    rows = [
-        (first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *cells)
-        for first, cells in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles))
-    ]
+def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str], cells: pd.DataFrame) -> Terminal:
+    rows: list[Sequence[Cell]] = []
+    for first, written in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles)):
+        if MARK in cells and (not rows or rows[-1][0] != first["dataset"]):
+            rows.append((first["dataset"], EXACT_DRAWS, *floors(cells, first["dataset"], scores)))
+        rows.append((first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *written))
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
-    _shape(table, columns, [row[1] for row in rows])
+    _shape(table, columns, [str(row[1]) for row in rows])
     return table
+
+
+def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> list[Written]:
+    """The cells of the row of exact draws, as many as there are of most methods: medians over splits."""
+    own = cells[cells["dataset"].eq(dataset) & cells["functions"].notna()]
+    most = own[own["functions"] == own["functions"].max()].drop_duplicates("split")
+    names = [f"{score}.floor" for score in scores]
+    found = most.reindex(columns=names).median()
+    shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in found]
+    return [Written(len(most), str(len(most))), *shown]
 
 
 def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> None:
@@ -252,7 +303,7 @@ def _least_width(table: Terminal) -> int:
 
 def headings(scores: Sequence[str]) -> list[str]:
     """The headings of the cells from `written_rows`."""
-    return ["splits", *(SHOWN[score]["heading"] for score in scores)]
+    return ["splits", *(COLUMNS[score]["heading"] for score in scores)]
 
 
 def written_rows(
@@ -260,6 +311,7 @@ def written_rows(
 ) -> Iterator[tuple[pd.Series, list[Written]]]:
     """Yields the first summary line of each table row, and the cells of the row: its splits and these scores."""
     for _, lines in summary[summary["score"].isin(scores)].groupby(ROW, sort=False):
+        lines = lines.sort_values("score", key=lambda names: names.map(list(scores).index))
         first = lines.iloc[0]
         lost = f"({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""
         splits = Written(first["splits"], str(first["splits"]), lost)

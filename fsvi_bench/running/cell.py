@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fsvi_bench.files import sha256_of_json
+from fsvi_bench.networks.scores import NetworkScores
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.running.progress import Status
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number
 
 if TYPE_CHECKING:
+    from fsvi_bench.networks.official import CertifiedNetwork
     from fsvi_bench.tasks.frozen import FrozenTask
 
 #: Part of a path: short, and without separators.
@@ -91,6 +93,7 @@ class Record(_Plain, _Named):
     status: Status
     reason: str | None
     scores: Scores | None
+    network_scores: NetworkScores | None = None  #: on a network task, in place of `scores`
     work: dict[str, int] | None = None  #: gradients, and the rows and samples they used; null if there were none
     details: dict[str, float] | None = None  #: quantities specific to the method, such as a sparsity
     seconds: Seconds | None
@@ -165,7 +168,7 @@ class Plan(_Plain):
     variants: tuple[Variant, ...]
     provenance: dict[str, Any]
     # Not stored:
-    given: tuple[Any, ...] = Field(default=(), exclude=True)  #: the `FrozenTask`s given as files
+    given: tuple[Any, ...] = Field(default=(), exclude=True)  #: `FrozenTask`s from files, and `CertifiedNetwork`s
     methods: dict[str, Any] = Field(default={}, exclude=True)  #: name -> `MethodEntry`
     unused: tuple[str, ...] = Field(default=(), exclude=True)  #: flags without effect on the chosen methods
 
@@ -180,12 +183,14 @@ class Plan(_Plain):
     @property
     def splits(self) -> list[tuple[str, int]]:
         """(data set, split) of the tasks that are not given as files."""
-        given = {(task.dataset, task.split) for task in self.given}
+        given = {task.place for task in self.given}
         return [task.place for task in self.tasks if task.place not in given]
 
-    def bind(self, tasks: Iterable[FrozenTask], refusals: Mapping[tuple[str, int], str], device: str) -> Plan:
+    def bind(
+        self, tasks: Iterable[FrozenTask | CertifiedNetwork], refusals: Mapping[tuple[str, int], str], device: str
+    ) -> Plan:
         """The plan with its tasks, or with the reasons why they were refused."""
-        known, now = {(task.dataset, task.split): task.sha256 for task in tasks}, datetime.now(UTC)
+        known, now = {task.place: task.sha256 for task in tasks}, datetime.now(UTC)
         bound = tuple(
             task.model_copy(update={"task_sha256": known.get(task.place), "refused": refusals.get(task.place)})
             for task in self.tasks

@@ -14,8 +14,10 @@ from fsvi_bench.arithmetic import KERNELS_VARIABLE
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.registry import MethodEntry
+from fsvi_bench.networks.reference import Functions
 from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
 from fsvi_bench.running.cell import Cell, Record, Seconds, record_of
+from fsvi_bench.running.network_job import NetworkProblem, network_data, score_network
 from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
@@ -29,7 +31,7 @@ class Job:
     """Cells that one process trains together: one row of the table, on tasks of equal shapes."""
 
     method: MethodEntry
-    batch: Sequence[tuple[Task, Cell]]
+    batch: Sequence[tuple[Task | NetworkProblem, Cell]]
     device: Device
 
 
@@ -37,7 +39,7 @@ class Outcome(NamedTuple):
     """The outcome of one cell."""
 
     record: Record
-    posterior: Posterior | None
+    posterior: Posterior | Functions | None  #: of a network, the functions that were scored
     trace: Trace | None
     traceback: str | None = None  #: of an exception in the method's code, for its author
 
@@ -79,19 +81,27 @@ def _require_same_sources(job: Job) -> None:
 
 
 def make_method(
-    entry: MethodEntry, family: Family, options: MethodOptions, tasks: Sequence[Task], seeds: Sequence[int]
+    entry: MethodEntry,
+    family: Family,
+    options: MethodOptions,
+    tasks: Sequence[Any],
+    seeds: Sequence[int],
 ) -> Method:
     """A method on tasks. Its random numbers depend on the task, the method, the family and the cell's seed."""
-    named = zip(tasks, seeds, strict=True)
-    streams = [derive_seed(task.frozen.sha256, entry.name, family, seed) for task, seed in named]
-    return entry.cls(tasks, family, streams, options)
+    named = [task.frozen.sha256 for task in tasks]
+    streams = [derive_seed(sha256, entry.name, family, seed) for sha256, seed in zip(named, seeds, strict=True)]
+    return entry.cls(network_data(tasks) if _are_networks(tasks) else tasks, family, streams, options)
+
+
+def _are_networks(tasks: Sequence[Any]) -> bool:
+    return isinstance(tasks[0], NetworkProblem)
 
 
 def _train(job: Job, started: datetime) -> list[Outcome]:
     tasks, cells = zip(*job.batch, strict=True)
     options = job.method.options(cells[0].hyperparameters)
     method = make_method(job.method, cells[0].family, options, tasks, [cell.seed for cell in cells])
-    tracer = Tracer(method, tasks) if method.trains else None
+    tracer = None if not method.trains or _are_networks(tasks) else Tracer(method, tasks)
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     method.cpu()
     posteriors, (optima, no_optima) = unstack(method.posterior()), _optima(method, tasks)
@@ -104,24 +114,45 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
     outcomes = []
     for place, (q, diverged, optimum, work, details, trace) in enumerate(zip(*returned, strict=True)):
         (task, cell), begun = job.batch[place], time.perf_counter()
-        result = _score_cell(q, task, diverged)
-        if "scores" in result:
-            result["reason"] = no_optima
-            if optimum is not None:
-                result |= _objective(result["scores"], optimum, method, place, task)
+        if isinstance(task, NetworkProblem):
+            result, kept = _score_network(method, place, q, task, diverged)
+        else:
+            result, kept = _score_cell(q, task, diverged), q
+            if "scores" in result:
+                result["reason"] = no_optima
+                if optimum is not None:
+                    result |= _objective(result["scores"], optimum, method, place, task)
         size, scoring = len(tasks), time.perf_counter() - begun
         spent = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
         record = _record(job, cell, started, result | {"work": work, "details": details, "seconds": spent})
-        outcomes.append(Outcome(record, q if record.status == "ok" else None, trace))
+        outcomes.append(Outcome(record, kept if record.status == "ok" else None, trace))
     return outcomes
 
 
-def _optima(method: Method, tasks: Sequence[Task]) -> tuple[Sequence[Optimum | None], str | None]:
-    """The optima of the objective on all problems, or why they are unknown; other scores do not depend on them."""
+def _optima(method: Method, tasks: Sequence[Any]) -> tuple[Sequence[Optimum | None], str | None]:
+    """The optima of the objective on all problems, or why they are unknown; other scores do not depend on them.
+
+    Networks' optima are unknown to every method.
+    """
+    if _are_networks(tasks):
+        return [None] * len(tasks), None
     try:
         return method.optima(tasks), None
     except Exception as error:
         return [None] * len(tasks), f"the scores of the objective are missing: {_reason(error)}"
+
+
+def _score_network(
+    method: Method, place: int, q: Posterior, problem: NetworkProblem, diverged: str | None
+) -> tuple[dict[str, Any], Functions | None]:
+    """Scores and the functions behind them, or a status and the reason why there are none."""
+    if (reason := diverged or divergence(q)) is not None:
+        return {"status": "diverged", "reason": reason}, None
+    try:
+        scores, functions = score_network(method, place, q, problem)
+    except Exception as error:
+        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}, None
+    return {"network_scores": scores}, functions
 
 
 def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> dict[str, Any]:

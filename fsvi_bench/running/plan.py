@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.registry import MethodEntry, default_names, load_method
+from fsvi_bench.methods.registry import MethodEntry, default_names, load_method, network_methods
+from fsvi_bench.networks.official import CertifiedNetwork, named_network
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.cell import Plan, PlannedTask, Variant
@@ -96,11 +97,8 @@ def make_plan(request: Request) -> Plan:
         InputError: a name is unknown, a split is out of range, an option is not valid, or a task is given twice.
     """
     asked = _asked(request)
-    given = tuple(map(read_one_task, request.task_files))
-    tasks = [
-        PlannedTask(dataset=of, split=n)
-        for of, n in [*chosen_splits(request), *((task.dataset, task.split) for task in given)]
-    ]
+    given = tuple(named_network(name) or read_one_task(name) for name in asked.task_files)
+    tasks = [PlannedTask(dataset=of, split=n) for of, n in [*chosen_splits(request), *(task.place for task in given)]]
     for (name, split), count in Counter(task.place for task in tasks).items():
         if count > 1:  # one table cannot have two different tasks of one split
             raise InputError(
@@ -110,7 +108,16 @@ def make_plan(request: Request) -> Plan:
     methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
+    networks = {task.place[0] for task in given if isinstance(task, CertifiedNetwork)}
+    linear = tuple(dict.fromkeys(task.dataset for task in tasks if task.dataset not in networks))
+    no_networks = [name for name, method in methods.items() if not method.cls.networks]
+    if networks and no_networks and asked.methods:
+        raise InputError(
+            f"{no_networks[0]} takes linear models only, but {min(networks)} is a network; run them apart, or choose "
+            f"among {', '.join(network_methods())}"
+        )
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
+    rows = [_only_on(linear, row) if networks and row.method in no_networks else row for row in rows]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
         missing = f"--family {', '.join(request.families)}: none of the chosen methods ({', '.join(methods)}) has it"
@@ -144,16 +151,20 @@ def chosen_splits(request: Request) -> list[Place]:
     Raises:
         InputError: a data set is unknown or lacks a split.
     """
-    if request.task_files and not request.datasets:
+    asked, chosen = _asked(request), []
+    if asked.task_files and not asked.datasets:
         if request.splits is not None:
             raise InputError("--splits applies to data sets, but a task is one split; drop --splits or add --dataset")
         return []
-    asked, chosen = _asked(request), []
     for card in map(load_card, dict.fromkeys(asked.datasets or [DEFAULT_DATASET])):
         for split in range(card.splits.count) if asked.splits is None else parse_ranges(asked.splits):
             require_split(card, split)
             chosen.append((card.name, split))
     return chosen
+
+
+def _only_on(datasets: tuple[str, ...], row: Variant) -> Variant:
+    return row.model_copy(update={"datasets": tuple(filter(row.is_for, datasets))})
 
 
 def _distinct(methods: Iterable[MethodEntry]) -> dict[str, MethodEntry]:

@@ -36,7 +36,7 @@ class ScoredFile(BaseModel):
     scores: Scores | None = None
 
 
-def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
+def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet[FrozenTask, Task]:
     """The official tasks, or all task files in a folder, which are certified again before use.
 
     Raises:
@@ -84,7 +84,7 @@ def posterior_files(folder: Path) -> list[Path]:
     return paths
 
 
-def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
+def score_folder(folder: Path, tasks: TaskSet[FrozenTask, Task]) -> Iterator[ScoredFile]:
     """Yields the scores of each file. An invalid file does not affect the others."""
     by_sha256 = {task.sha256: place for place, task in tasks.tasks.items()}
     for path in posterior_files(folder):
@@ -101,7 +101,7 @@ def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
         yield ScoredFile(**found)
 
 
-def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
+def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str, Place]) -> Place:
     """The task that a file belongs to: named by its metadata, else by its path.
 
     Raises:

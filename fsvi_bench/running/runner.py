@@ -15,9 +15,11 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
+from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.running.cell import Cell, Plan, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
+from fsvi_bench.running.network_job import NetworkProblem, network_data
 from fsvi_bench.running.options import Rerun
 from fsvi_bench.running.progress import Progress, Status
 from fsvi_bench.running.store import Store
@@ -37,10 +39,12 @@ from fsvi_bench.tasks.official import (
 )
 from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.refit import Refit, compare
-from fsvi_bench.tasks.task import bind_task, raw_data
+from fsvi_bench.tasks.task import Task, bind_task, raw_data
 from fsvi_bench.training.trainer import Device
 
 Watcher = Callable[[Sequence[Record]], None]  #: called with all records of one row of the result table
+AnyTask = FrozenTask | CertifiedNetwork
+Problems = TaskSet[AnyTask, Task | NetworkProblem]
 Refusals = dict[Place, str]  #: the reason why a split has no certified task
 
 
@@ -103,19 +107,30 @@ def run(
     return [*(records[cell.key] for cell in cells), *refused], [records[cell.key] for cell in missing]
 
 
-def problems_of(tasks: Iterable[FrozenTask], data_dir: Path | None) -> TaskSet:
+def problems_of(tasks: Iterable[AnyTask], data_dir: Path | None) -> Problems:
     """A set of tasks whose data are loaded on demand."""
-    return TaskSet({(task.dataset, task.split): task for task in tasks}, partial(bind_task, data_dir=data_dir))
+    return TaskSet({task.place: task for task in tasks}, partial(_bind, data_dir=data_dir))
 
 
-def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: TaskSet) -> None:
+def _bind(task: AnyTask, data_dir: Path | None) -> Task | NetworkProblem:
+    if isinstance(task, CertifiedNetwork):
+        return NetworkProblem(task, task.task.training(data_dir))
+    return bind_task(task, data_dir=data_dir)
+
+
+def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: Problems) -> None:
     """Checks the settings of each method against every problem, once for all families and seeds.
 
     Raises:
         InputError: settings do not fit a problem, or its raw data are missing or do not match the task.
     """
     settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
-    data = lru_cache(PROBLEMS_IN_MEMORY)(lambda place: TrainingData.of(problems.problem(place)))
+
+    @lru_cache(PROBLEMS_IN_MEMORY)
+    def data(place: Place) -> TrainingData:
+        found = problems.problem(place)
+        return network_data([found]).inputs_as_features if isinstance(found, NetworkProblem) else TrainingData.of(found)
+
     for cell in settings.values():
         entry = methods[cell.method]
         options = entry.options(cell.hyperparameters)
@@ -132,7 +147,7 @@ def _function(method: Any) -> object:
 def _compute(
     cells: Sequence[Cell],
     methods: Mapping[str, MethodEntry],
-    problems: TaskSet,
+    problems: Problems,
     resources: Resources,
     progress: Progress,
 ) -> Iterator[Outcome]:
@@ -158,12 +173,15 @@ def _group(of: Cell | Record) -> str:
     return f"{of.dataset} {of.method} {of.family}"
 
 
-def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
+def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
     """Groups of cells that can be trained together: one row of the table, features of one kind, equal shapes."""
     groups: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         task = problems.tasks[cell.dataset, cell.split]
-        groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
+        if isinstance(task, CertifiedNetwork):
+            groups[cell.row, len(task.task.train_index)].append(cell)
+        else:
+            groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
     return list(groups.values())
 
 
@@ -175,7 +193,7 @@ def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
 # --- Certified tasks: official ones, from the cache, from files, or from parallel fits; and refits for checking -------
 
 
-def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[list[FrozenTask], Refusals]:
+def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[list[AnyTask], Refusals]:
     """The certified tasks, and the reasons why others could not be certified.
 
     Raises:
@@ -184,10 +202,11 @@ def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[li
     found, refusals = fit_missing(plan.splits, resources.executor, resources.data_dir, progress, official=True)
     for task in plan.given:
         try:
-            certify(bind_task(task, resources.data_dir)).require_limits()
-            found[task.dataset, task.split] = task
+            if isinstance(task, FrozenTask):
+                certify(bind_task(task, resources.data_dir)).require_limits()
+            found[task.place] = task
         except TaskRefused as error:
-            refusals[task.dataset, task.split] = str(error)
+            refusals[task.place] = str(error)
     return list(found.values()), refusals
 
 
@@ -204,7 +223,7 @@ def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Pl
     return tasks, refusals
 
 
-def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[FrozenTask] = ()) -> None:
+def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[AnyTask] = ()) -> None:
     """Checks the raw data of every task, and the cache, before anything is fitted or written.
 
     Raises:
@@ -214,7 +233,7 @@ def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable
         require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a writable folder")
         load_raw(load_card(name), split, data_dir)
     for task in given:
-        raw_data(task, data_dir)
+        raw_data(task, data_dir) if isinstance(task, FrozenTask) else task.task.training(data_dir)
 
 
 def fit_missing(

@@ -27,6 +27,7 @@ from fsvi_bench.files import (
     require_writable_directory,
     write_atomically,
 )
+from fsvi_bench.networks.reference import Functions, functions_file
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
 from fsvi_bench.running.cell import Cell, Plan, Record
@@ -107,7 +108,11 @@ class Store:
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
     def save(
-        self, record: Record, posterior: Posterior | None, trace: Trace | None = None, traceback: str | None = None
+        self,
+        record: Record,
+        posterior: Posterior | Functions | None,
+        trace: Trace | None = None,
+        traceback: str | None = None,
     ) -> None:
         """Replaces a cell's record, and its trace, posterior and traceback as far as it has them.
 
@@ -116,7 +121,7 @@ class Store:
         """
         others = {
             TRACE_FILE: None if trace is None else trace.to_csv().encode(),
-            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, record.task_sha256),
+            POSTERIOR_FILE: _posterior_file(posterior, record.task_sha256),
             TRACEBACK_FILE: None if traceback is None else traceback.encode(),
         }
         text = (record.model_dump_json(indent=2) + "\n").encode()
@@ -222,6 +227,12 @@ class Store:
         """Number of records that belong to no plan: they are of other code, kernels, settings or tasks."""
         known = {self.root / each.folder for each in self.wanted} if self.plans else set()
         return sum(path.parent not in known for path in self.paths if self.plans)
+
+
+def _posterior_file(posterior: Posterior | Functions | None, task_sha256: str | None) -> bytes | None:
+    if isinstance(posterior, Functions):
+        return functions_file(posterior, task_sha256)
+    return None if posterior is None else posterior_file(posterior, task_sha256)
 
 
 def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model | None:

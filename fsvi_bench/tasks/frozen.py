@@ -48,6 +48,11 @@ class FrozenTask:
     own_data: RawData | None = None  #: the raw data, if they are the user's own
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Data set and split."""
+        return self.dataset, self.split
+
+    @property
     def k(self) -> int:
         return len(self.inducing_points)
 

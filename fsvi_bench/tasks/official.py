@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name, whole_number
 from fsvi_bench.files import is_directory, is_file
@@ -24,6 +24,8 @@ from fsvi_bench.threads import one_thread
 TASK_SET = "v1"
 PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
 Place = tuple[str, int]  #: (data set, split)
+Frozen = TypeVar("Frozen")
+Bound = TypeVar("Bound")
 
 
 def official_path(dataset: str, folder: Path | None = None) -> Path:
@@ -169,14 +171,14 @@ def read_one_task(name: Path) -> FrozenTask:
     return read_named(name)[0]
 
 
-class TaskSet:
+class TaskSet(Generic[Frozen, Bound]):
     """Tasks by data set and split, in display order; binds each to its data on request and caches the last few."""
 
-    def __init__(self, tasks: Mapping[Place, FrozenTask], load: Callable[[FrozenTask], Task] = bind_task) -> None:
+    def __init__(self, tasks: Mapping[Place, Frozen], load: Callable[[Frozen], Bound]) -> None:
         self.tasks = tasks
         self.load = lru_cache(PROBLEMS_IN_MEMORY)(load)
 
-    def problem(self, place: Place) -> Task:
+    def problem(self, place: Place) -> Bound:
         """One task bound to its data.
 
         Raises:
@@ -190,7 +192,7 @@ class TaskSet:
         return list(dict.fromkeys(dataset for dataset, _ in self.tasks))
 
 
-def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> TaskSet:
+def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> TaskSet[FrozenTask, Task]:
     """All official tasks of some data sets.
 
     Raises:

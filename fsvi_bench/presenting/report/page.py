@@ -60,8 +60,8 @@ def write_report(root: Path, folder: Path) -> Path:
 
 def _figures(study: Study, folder: Path) -> Figures:
     figures: Figures = defaultdict(list)
-    if study.summary["ok"].any():
-        lines, levels = lines_of(study), exact_levels(study)
+    if study.linear.summary["ok"].any():
+        lines, levels = lines_of(study.linear), exact_levels(study.linear)
         shown = ", ".join(lines["dataset"].unique())
         for name, words in STRIPS.items():
             drawing = write_drawing(draw_strips(name, lines, levels), name, folder, f"{words}: {shown}")

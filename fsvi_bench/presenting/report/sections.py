@@ -16,7 +16,16 @@ from fsvi_bench.methods.registry import load_installed, method_names
 from fsvi_bench.presenting.looks import ASSETS
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.summary import SHOWN, STATUSES, format_mean, headings, own_prior, shown_scores, written_rows
+from fsvi_bench.presenting.summary import (
+    COLUMNS,
+    STATUSES,
+    floors,
+    format_mean,
+    headings,
+    own_prior,
+    shown_scores,
+    written_rows,
+)
 from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.options import setting_words
@@ -45,7 +54,7 @@ def sections(study: Study) -> dict[str, Any]:
         "families": [family for family in FAMILIES if (summary["family"] == family).any()],
         "closest": closest(summary),
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
-        "rankings": rankings(study),
+        "rankings": rankings(study.linear),
         "ranked": RANKED,
         "failures": failures(study),
         "origin": origin(study),
@@ -96,6 +105,8 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     for first, numbers in written_rows(summary, scores, format_mean):
         family = Written(first["entry"].variant, first["family"], first["words"])
         rows.append((first["method"], family, *numbers, train.get(first["entry"])))
+    if any(dataset == of for of, _ in study.networks):
+        rows.append((REFERENCE, "draws of the reference", *floors(study.cells, dataset, scores), None))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
@@ -103,7 +114,7 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
         "own_prior": own_prior(summary),
         "table": Table(columns=columns, rows=rows),
-        "meanings": {each["heading"]: each["meaning"] for each in (*SHOWN.values(), SECONDS)},
+        "meanings": {each["heading"]: each["meaning"] for each in (*COLUMNS.values(), SECONDS)},
     }
 
 
@@ -169,7 +180,12 @@ def _each(flag: str, values: Iterable[str]) -> list[str]:
 def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
     """Data sets, splits, seeds, and settings that differ from the method's defaults."""
     cells = study.cells[study.cells["entry"] == entry]
-    words = [*_each("--dataset", sorted(cells["dataset"].unique())), "--splits", ranges(cells["split"])]
+    places = cells[["dataset", "split"]].drop_duplicates().itertuples(index=False, name=None)
+    names = sorted(study.networks[place] for place in places if place in study.networks)
+    linear = cells[~cells["dataset"].isin({dataset for dataset, _ in study.networks})]
+    words = _each("--task", names)
+    if len(linear):
+        words += [*_each("--dataset", sorted(linear["dataset"].unique())), "--splits", ranges(linear["split"])]
     words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
         defaults = load_installed(entry.method).options({}).model_dump(mode="json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +14,7 @@ import pandas as pd
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
-from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
+from fsvi_bench.presenting.summary import ROW, cells_of, scores_in, summary_of
 from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
@@ -53,6 +53,19 @@ class Study:
     of_cells: Mapping[str, Trace]  #: traces by `cell`
 
     @cached_property
+    def networks(self) -> dict[tuple[str, int], str]:
+        """The names of the network tasks by data set and split."""
+        scored = ((record, record.network_scores) for record in self.archive.records)
+        return {(record.dataset, record.split): scores.task for record, scores in scored if scores is not None}
+
+    @cached_property
+    def linear(self) -> Study:
+        """The study without its networks."""
+        names = {dataset for dataset, _ in self.networks}
+        cells, summary = (of[~of["dataset"].isin(names)] for of in (self.cells, self.summary))
+        return replace(self, cells=cells, summary=summary) if names else self
+
+    @cached_property
     def datasets(self) -> list[str]:
         return sorted(self.cells["dataset"].unique())
 
@@ -63,7 +76,7 @@ class Study:
     @cached_property
     def splits(self) -> pd.DataFrame:
         """Scores by data set, entry and split, averaged over seeds; missing if a cell failed or lacks the score."""
-        return self.cells.groupby(["dataset", "entry", "split"])[SCORES].mean(skipna=False)
+        return self.cells.groupby(["dataset", "entry", "split"])[scores_in(self.cells)].mean(skipna=False)
 
     @cached_property
     def finished(self) -> pd.DataFrame:
