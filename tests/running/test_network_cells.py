@@ -1,0 +1,193 @@
+"""Network tasks in runs: cells, records, tables and reports."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from rich.console import Console
+
+import fsvi_bench
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.laplace import Laplace
+from fsvi_bench.methods.low_rank_vi import LowRankVI
+from fsvi_bench.methods.mean_field_vi import MeanFieldVI
+from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.networks.reference import read_functions
+from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.presenting.summary import EXACT_DRAWS, cells_of, floors, result_table
+from fsvi_bench.running.network_job import NetworkProblem, network_data, score_network
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.plan import load_protocol, make_plan, protocols
+from fsvi_bench.running.store import POSTERIOR_FILE, Store
+
+TOY = "toy:0:collapsed-2:simulated"
+ROW = "toy-collapsed-2-simulated"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of a linear task and a network together."""
+    out = tmp_path_factory.mktemp("networks") / "out"
+    run(out)
+    return out
+
+
+def run(out: Path, **changes: Any) -> pd.DataFrame:
+    usual: dict[str, Any] = {"datasets": ["toy"], "splits": "0", "task_files": [TOY], "workers": 1, "wandb": "off"}
+    usual |= {"methods": ["mean-field-vi", "ensemble"], "max_steps": 60, "out": out}
+    return fsvi_bench.run(**usual | changes)
+
+
+@pytest.fixture(scope="module")
+def problem() -> NetworkProblem:
+    network = fsvi_bench.load_network(TOY)
+    return NetworkProblem(network, network.task.training())
+
+
+def fitted(method: type[Method], problem: NetworkProblem, **options: Any) -> Method:
+    found = method(network_data([problem]), seeds=3, **options)
+    if found.trains:
+        trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        trainer.fit(found, datamodule=found.data())
+    return found
+
+
+def scores_of(method: Method, problem: NetworkProblem) -> dict[str, Any]:
+    (q,) = unstack(method.posterior())
+    return score_network(method, 0, q, problem)[0].scores
+
+
+def test_a_record_has_the_scores_of_its_file(folder: Path) -> None:
+    network = fsvi_bench.load_network(TOY)
+    records = [record for record in Store(folder).records if record.dataset == ROW]
+    assert [record.method for record in records] == ["mean-field-vi", "ensemble"]
+    for record, count in zip(records, (1000, 5), strict=True):
+        assert (record.status, record.split, record.scores) == ("ok", 0, None)
+        f = read_functions(folder / record.folder / POSTERIOR_FILE, network.task)
+        found = score_functions(f, network.task, network.reference)
+        assert record.network_scores is not None
+        assert record.network_scores.functions == len(f) == count
+        own = {name: score for name, score in record.network_scores.scores.items() if name != "kl"}
+        assert own == found.scores
+        assert ("kl" in record.network_scores.scores) == (record.method == "mean-field-vi")
+
+
+def test_a_run_resumes_and_does_not_depend_on_workers(folder: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+    run(folder)
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+    again = run(tmp_path / "other", datasets=[], splits=None, workers=2)
+    first = fsvi_bench.results(folder)
+    mine, others = (
+        frame.set_index("method")["energy_distance_20_test"] for frame in (first[first["dataset"] == ROW], again)
+    )
+    assert mine.to_dict() == others.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (MeanFieldVI, {"max_steps": 300, "lr": 0.03}),
+        (MeanFieldVI, {"max_steps": 300, "lr": 0.03, "minibatch": "full", "collapsed": True}),
+        (LowRankVI, {"max_steps": 200, "lr": 0.03}),
+    ],
+)
+def test_kl_is_that_of_densities(problem: NetworkProblem, method: type[Method], options: dict[str, Any]) -> None:
+    """log Z + E_q[log q(w) − log p(w) − log p(y | w)], from other draws and PyTorch's densities; 4 standard errors."""
+    found = fitted(method, problem, **options)
+    score = scores_of(found, problem)["kl"]
+    (q,) = unstack(found.posterior())
+    law = torch.distributions.MultivariateNormal(q.mean, scale_tril=q.covariance_tril())
+    torch.manual_seed(5)
+    w = law.sample((4000,))
+    prior = torch.distributions.Normal(0.0, 1.0).log_prob(w).sum(-1)
+    task = problem.frozen.task
+    X, y = problem.training
+    if options.get("collapsed"):
+        fit = task.network.log_likelihood(w, X, y, task.noise_variance)
+    else:
+        fit = torch.distributions.Normal(task.network.values(w, X), task.noise_variance.sqrt()).log_prob(y).sum(-1)
+    terms = law.log_prob(w) - prior - fit
+    expected = problem.frozen.certificate.log_z.value + float(terms.mean())
+    assert score.value > 0
+    assert abs(score.value - expected) < 4 * math.hypot(score.error, float(terms.std()) / len(w) ** 0.5)
+
+
+def test_a_networks_linear_model_has_no_density_over_its_weights(problem: NetworkProblem) -> None:
+    assert "kl" not in scores_of(fitted(Laplace, problem), problem)
+
+
+def test_splits_and_seeds_are_trained_side_by_side(problem: NetworkProblem) -> None:
+    alone = fitted(MeanFieldVI, problem, max_steps=30)
+    both = MeanFieldVI(network_data([problem, problem]), seeds=[8, 3], max_steps=30)
+    assert isinstance(both.problems, NetworkData)
+    trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer.fit(both, datamodule=both.data())
+    assert torch.equal(both.posterior()[1].mean, alone.posterior()[0].mean)
+
+
+def test_tables_show_networks_apart_with_what_exact_draws_score(folder: Path) -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(result_table(Store(folder).records, 200))
+    linear, _, networks = console.export_text().partition("One split each")
+    assert "RMSE" in linear
+    assert "energy" not in linear
+    assert "energy" in networks
+    assert networks.index(EXACT_DRAWS) < networks.index("mean-field-vi") < networks.index("ensemble")
+
+
+def test_floors_are_those_of_the_method_with_most_functions(folder: Path) -> None:
+    records = [record for record in Store(folder).records if record.dataset == ROW]
+    splits, floor = floors(cells_of(records), ROW, ["w2_test"])
+    assert records[0].network_scores is not None
+    assert (splits.value, floor.value) == (1, records[0].network_scores.scores["w2_test"].floor)
+    assert records[1].network_scores is not None
+    assert records[1].network_scores.scores["w2_test"].floor > 3 * floor.value  # an ensemble's is far larger
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_report_has_networks_tables_and_commands(folder: Path, tmp_path: Path, cli: Any, linear: bool) -> None:
+    source = folder
+    if not linear:
+        run(source := tmp_path / "networks", datasets=[], splits=None, methods=["ensemble"])
+    status, _, err = cli("report", source, "--out", tmp_path / "report")
+    assert (status, err) == (0, "")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "draws of the reference" in page
+    assert f"--task {TOY}" in page
+    assert f"--dataset {ROW}" not in page
+    assert ("--dataset toy" in page) == linear
+
+
+def test_a_divergence_is_a_status(tmp_path: Path) -> None:
+    found = run(tmp_path, datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 1e200})
+    assert found["status"].tolist() == ["diverged"]
+
+
+def test_default_methods_that_need_a_linear_model_leave_networks_out() -> None:
+    plan = make_plan(Request(datasets=["toy"], task_files=[TOY], splits="0"))
+    by_method = {variant.method: variant.datasets for variant in plan.variants}
+    assert by_method["fixed-a"] == ("toy",)
+    assert by_method["mean-field-vi"] is None
+    alone = make_plan(Request(task_files=[TOY]))
+    assert {variant.method for variant in alone.variants} == {"bernoulli-dropout", "mean-field-vi", "rand-a", "ssge"}
+
+
+def test_a_method_that_needs_a_linear_model_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=f"exact takes linear models only, but {ROW} is a network; .* choose among "):
+        make_plan(Request(task_files=[TOY], methods=["exact"]))
+
+
+@pytest.mark.parametrize("name", [name for name in protocols() if load_protocol(name).task_files])
+def test_protocols_name_official_network_tasks(name: str) -> None:
+    plan = make_plan(Request(protocol=name))
+    assert [task.place for task in plan.given] == [task.place for task in plan.tasks]
