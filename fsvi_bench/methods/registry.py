@@ -34,6 +34,7 @@ class MethodDefaults(BaseModel):
     title: str
     summary: str
     options: dict[str, Any] = {}
+    network_options: dict[str, Any] = {}  #: override `options` in runs on networks
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Cells:
 
 def places(plan: Plan) -> Iterator[Place]:
     """Every cell of a plan."""
-    for dataset, split in plan.splits:
+    for dataset, split in (task.place for task in plan.tasks):
         for variant in plan.variants:
             if variant.is_for(dataset):
                 for seed in variant.seeds:

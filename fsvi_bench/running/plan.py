@@ -108,26 +108,30 @@ def make_plan(request: Request) -> Plan:
     methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
-    networks = {task.place[0] for task in given if isinstance(task, CertifiedNetwork)}
-    linear = tuple(dict.fromkeys(task.dataset for task in tasks if task.dataset not in networks))
+    names = dict.fromkeys(task.dataset for task in tasks)
+    networks = tuple(dict.fromkeys(task.place[0] for task in given if isinstance(task, CertifiedNetwork)))
     no_networks = [name for name, method in methods.items() if not method.cls.networks]
     if networks and no_networks and asked.methods:
         raise InputError(
-            f"{no_networks[0]} takes linear models only, but {min(networks)} is a network; run them apart, or choose "
+            f"{no_networks[0]} takes linear models only, but {networks[0]} is a network; run them apart, or choose "
             f"among {', '.join(network_methods())}"
         )
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
-    rows = [_only_on(linear, row) if networks and row.method in no_networks else row for row in rows]
+    if networks:
+        rows = [_only_on([name for name in names if name not in networks], row) for row in rows]
+        on_networks = (
+            row for each in methods.values() if each.cls.networks for row in _rows(request, asked, each, True)
+        )
+        rows += [_only_on(networks, row) for row in on_networks]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
         missing = f"--family {', '.join(request.families)}: none of the chosen methods ({', '.join(methods)}) has it"
         raise InputError(f"{missing}; their families: {own}")
-    named = {task.dataset for task in tasks}
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(
         written=datetime.now(UTC),
         tasks=tuple(tasks),
-        variants=tuple(row for row in rows if row.datasets is None or named.intersection(row.datasets)),
+        variants=tuple(row for row in rows if row.datasets is None or names.keys() & row.datasets),
         provenance={},
         given=given,
         methods=methods,
@@ -163,7 +167,7 @@ def chosen_splits(request: Request) -> list[Place]:
     return chosen
 
 
-def _only_on(datasets: tuple[str, ...], row: Variant) -> Variant:
+def _only_on(datasets: Iterable[str], row: Variant) -> Variant:
     return row.model_copy(update={"datasets": tuple(filter(row.is_for, datasets))})
 
 
@@ -186,9 +190,10 @@ def _require_known(request: Request, asked: Protocol, known: set[str], methods: 
             )
 
 
-def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Variant]:
+def _rows(request: Request, asked: Protocol, method: MethodEntry, on_networks: bool = False) -> Iterator[Variant]:
     """The rows of a method: one per family and setting."""
-    settings, code = _settings(request, asked, method), decisive_sha256(method.code_sha256)
+    usual = method.defaults.network_options if on_networks else {}
+    settings, code = _settings(request, asked, method, usual), decisive_sha256(method.code_sha256)
     seeds = (0,) if asked.seeds is None else tuple(parse_ranges(asked.seeds, "--seeds"))
     for family in FAMILIES:
         wanted = family in method.cls.families and family in (asked.families or FAMILIES)
@@ -204,11 +209,11 @@ def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Va
 
 
 def _settings(
-    request: Request, asked: Protocol, method: MethodEntry
+    request: Request, asked: Protocol, method: MethodEntry, usual: dict[str, Any]
 ) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
     """The distinct settings of a method, each with the data sets it is for; None means all."""
     fields = method.cls.Options.model_fields
-    usual = {name: value for name, value in asked.options.items() if name in fields}
+    usual = usual | {name: value for name, value in asked.options.items() if name in fields}
     usual |= asked.method_options.get(method.name, {})
     fixed = {name: [value] for name, value in request.options.items()}
     found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}

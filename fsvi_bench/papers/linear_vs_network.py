@@ -1,0 +1,89 @@
+"""Do methods that come closer to a linear model's exact posterior also come closer to a network's?
+
+Entries are methods with their families. Per score, they are ranked on each data set by means over its splits, and ranks
+are averaged over the data sets of a track. The statistic is Spearman's correlation between the two tracks. A resample
+of its bootstrap draws data sets and splits on each track, and then entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import spearmanr
+
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
+from fsvi_bench.presenting.looks import looks
+from fsvi_bench.presenting.summary import cells_of
+from fsvi_bench.running.options import Request
+from fsvi_bench.seeds import derived_generator
+from fsvi_bench.statistics.bootstrap import BEYOND, bootstrap_ranks
+
+#: Scores of linear tasks and of networks that are compared.
+PAIRS = {
+    "KL and energy distance": ("kl_moment_matched", "energy_distance_20_test"),
+    "energy distance, test": ("energy_distance_test", "energy_distance_20_test"),
+    "predictive KL, test": ("predictive_kl_test", "predictive_kl_test"),
+    "predictive KL, box": ("predictive_kl_box", "predictive_kl_box"),
+    "W₂ of f, test": ("w2_test", "w2_test"),
+    "NLPD": ("nlpd", "nlpd"),
+}
+RESAMPLES = 2000
+Tables = Mapping[str, Float[np.ndarray, "M splits 1"]]  #: by data set
+
+
+def compare_tracks(request: Request, context: ExperimentContext) -> Frames:
+    """Mean ranks of every entry by pair of scores, and their correlations."""
+    records = context.cells.records
+    networks = {record.dataset for record in records if record.network_scores is not None}
+    cells = cells_of(records)
+    cells = cells.assign(entry=cells["method"] + " " + cells["family"], network=cells["dataset"].isin(networks))
+    both = cells.groupby("entry")["network"].nunique()
+    cells = cells[cells["entry"].isin(both.index[both == 2])]
+    places = pd.concat([_places(cells, pair, *scores) for pair, scores in PAIRS.items()], ignore_index=True)
+    found = pd.DataFrame([_correlation(cells, pair, *scores) for pair, scores in PAIRS.items()])
+    places = places.join(looks(places["method"])).merge(found[["pair", "value", "low", "high"]])
+    return {"places": places.dropna(subset=["linear", "network"]), "correlations": found}
+
+
+def _tables(cells: pd.DataFrame, score: str, network: bool) -> Tables:
+    """Scores by data set, entries in order of their names; infinite if a cell diverged, NaN if one failed."""
+    own = cells[cells["network"] == network]
+    values = own[score].where(own["status"] != "diverged", np.inf)
+    table = values.groupby([own["dataset"], own["entry"], own["split"]]).mean()
+    entries = sorted(cells["entry"].unique())
+    return {
+        str(name): of.droplevel(0).unstack("split").reindex(entries).to_numpy()[..., None]
+        for name, of in table.groupby(level=0)
+    }
+
+
+def _ranks(cells: pd.DataFrame, pair: str, score: str, network: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean ranks of the entries [M], and resamples of those that are ranked [R, M], with NaN for the others."""
+    generator = derived_generator("linear vs network", pair, network)
+    found = bootstrap_ranks(_tables(cells, score, network), generator, RESAMPLES)
+    return found.mean_rank, found.resampled
+
+
+def _places(cells: pd.DataFrame, pair: str, linear: str, network: str) -> pd.DataFrame:
+    entries = cells[["entry", "method", "family"]].drop_duplicates().sort_values("entry", ignore_index=True)
+    ranks = {"linear": _ranks(cells, pair, linear, False)[0], "network": _ranks(cells, pair, network, True)[0]}
+    return entries.assign(pair=pair, **ranks)
+
+
+def _correlation(cells: pd.DataFrame, pair: str, linear: str, network: str) -> dict[str, object]:
+    (a, of_a), (b, of_b) = _ranks(cells, pair, linear, False), _ranks(cells, pair, network, True)
+    ranked = np.flatnonzero(~np.isnan(a + b))
+    generator = derived_generator("linear vs network", pair, "entries")
+    drawn = ranked[generator.integers(len(ranked), size=(RESAMPLES, len(ranked)))]
+    resampled = [spearman(x[chosen], y[chosen]) for x, y, chosen in zip(of_a, of_b, drawn, strict=True)]
+    low, high = np.nanquantile(resampled, [BEYOND, 1 - BEYOND])
+    scores = {"pair": pair, "linear": linear, "network": network, "entries": len(ranked)}
+    return scores | {"value": spearman(a[ranked], b[ranked]), "low": low, "high": high}
+
+
+def spearman(a: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> float:
+    """Spearman's correlation; NaN if all values of one are equal."""
+    return float(spearmanr(a, b).statistic) if np.ptp(a) and np.ptp(b) else np.nan
