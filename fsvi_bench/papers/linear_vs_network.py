@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.presenting.looks import looks
@@ -39,7 +39,12 @@ def compare_tracks(request: Request, context: ExperimentContext) -> Frames:
     records = context.cells.records
     networks = {record.dataset for record in records if record.network_scores is not None}
     cells = cells_of(records)
-    cells = cells.assign(entry=cells["method"] + " " + cells["family"], network=cells["dataset"].isin(networks))
+    return compared(cells.assign(network=cells["dataset"].isin(networks)))
+
+
+def compared(cells: pd.DataFrame) -> Frames:
+    """The same from cells; the column `network` tells the track. Entries need cells on both."""
+    cells = cells.assign(entry=cells["method"] + " " + cells["family"])
     both = cells.groupby("entry")["network"].nunique()
     cells = cells[cells["entry"].isin(both.index[both == 2])]
     places = pd.concat([_places(cells, pair, *scores) for pair, scores in PAIRS.items()], ignore_index=True)
@@ -78,12 +83,14 @@ def _correlation(cells: pd.DataFrame, pair: str, linear: str, network: str) -> d
     ranked = np.flatnonzero(~np.isnan(a + b))
     generator = derived_generator("linear vs network", pair, "entries")
     drawn = ranked[generator.integers(len(ranked), size=(RESAMPLES, len(ranked)))]
-    resampled = [spearman(x[chosen], y[chosen]) for x, y, chosen in zip(of_a, of_b, drawn, strict=True)]
+    resampled = spearman(*(np.take_along_axis(of, drawn, axis=1) for of in (of_a, of_b)))
     low, high = np.nanquantile(resampled, [BEYOND, 1 - BEYOND])
     scores = {"pair": pair, "linear": linear, "network": network, "entries": len(ranked)}
-    return scores | {"value": spearman(a[ranked], b[ranked]), "low": low, "high": high}
+    return scores | {"value": float(spearman(a[ranked], b[ranked])), "low": low, "high": high}
 
 
-def spearman(a: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> float:
-    """Spearman's correlation; NaN if all values of one are equal."""
-    return float(spearmanr(a, b).statistic) if np.ptp(a) and np.ptp(b) else np.nan
+def spearman(a: Float[np.ndarray, "*R M"], b: Float[np.ndarray, "*R M"]) -> Float[np.ndarray, "*R"]:
+    """Spearman's correlation of each row, as SciPy's of one; NaN if all values of one are equal."""
+    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (rankdata(of, axis=-1) for of in (a, b)))
+    with np.errstate(invalid="ignore"):
+        return np.asarray((x * y).sum(-1) / np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
