@@ -50,6 +50,8 @@ def compared(cells: pd.DataFrame) -> Frames:
     places = pd.concat([_places(cells, pair, *scores) for pair, scores in PAIRS.items()], ignore_index=True)
     found = pd.DataFrame([_correlation(cells, pair, *scores) for pair, scores in PAIRS.items()])
     places = places.join(looks(places["method"])).merge(found[["pair", "value", "low", "high"]])
+    spread = [f"ρ = {r.value:.2f} ({r.low:.2f} to {r.high:.2f})".replace("-", "−") for r in places.itertuples()]
+    places = places.assign(heading=places["pair"] + "\n" + spread, fill=places["family"].ne("ffg").astype(float))
     return {"places": places.dropna(subset=["linear", "network"]), "correlations": found}
 
 
