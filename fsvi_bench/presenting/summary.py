@@ -175,14 +175,15 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def result_table(records: Sequence[Record], width: int) -> Group:
+def result_table(records: Sequence[Record], width: int) -> Terminal | Group:
     """Median and quartiles over splits, with one line per data set, method, family and settings.
 
     Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns.
     """
     networks = {record.dataset for record in records if record.network_scores is not None}
     parts = [[record for record in records if (record.dataset in networks) == of] for of in (False, True)]
-    return Group(*(_result_table(part, width) for part in parts if part))
+    tables = [_result_table(part, width) for part in parts if part]
+    return tables[0] if len(tables) == 1 else Group(*tables)
 
 
 def _result_table(records: Sequence[Record], width: int) -> Terminal:
