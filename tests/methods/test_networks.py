@@ -355,7 +355,7 @@ def test_the_logistic_likelihood_and_its_gradient_are_numpys():
     w = torch.randn(1, 3, data.k, generator=torch.Generator().manual_seed(1), dtype=f64, requires_grad=True)
     nll = data.nll(w)
     nll.sum().backward()
-    for got, gradient, at in zip(nll[0], w.grad[0], w[0].detach().numpy(), strict=True):
+    for got, gradient, at in zip(nll[0].detach(), w.grad[0], w[0].detach().numpy(), strict=True):
         value, slope, _ = logistic(data, at)
         assert float(got) == pytest.approx(value, rel=1e-12)
         close(gradient, torch.from_numpy(slope), rtol=1e-10, atol=1e-12)
@@ -402,7 +402,7 @@ def test_the_elbo_of_logits_falls_short_of_the_evidence_by_the_kl():
         assert abs(method.objective(0, None) + log_evidence - kl) < 4 * spread / 1000**0.5
 
 
-@pytest.mark.parametrize(("name", "steps"), [("sgld", 400), ("sghmc", 200)])
+@pytest.mark.parametrize(("name", "steps"), [("sgld", 2000), ("sghmc", 500)])
 def test_chains_sample_the_posterior_of_logits(name, steps):
     """Last states of independent chains against the grid: means to 4 standard errors, variances to 4 and a bias of the
     order of the step."""
@@ -411,12 +411,13 @@ def test_chains_sample_the_posterior_of_logits(name, steps):
     f = data.model.values(w, data.X[0, :5])
     mean = mass @ f
     variance = mass @ (f - mean).square()
-    method = method_of(name, data, {"particles": 2000, "max_steps": steps, "step_size": 0.05})
+    method = method_of(name, data, {"particles": 400, "max_steps": steps, "step_size": 0.05})
     train(method, "cpu")
     found = method.functions(0, data.X[0, :5])
-    assert bool(((found.mean(0) - mean).abs() < 4 * (variance / 2000).sqrt()).all())
-    close(found.var(0) / variance, torch.ones(5, dtype=f64), rtol=0, atol=4 * (2 / 2000) ** 0.5 + 0.05)
-    assert float((mean.abs() / (variance / 2000).sqrt()).max()) > 20
+    assert bool(((found.mean(0) - mean).abs() < 4 * (variance / 400).sqrt()).all())
+    close(found.var(0) / variance, torch.ones(5, dtype=f64), rtol=0, atol=4 * (2 / 400) ** 0.5 + 0.05)
+    # And it could have failed: the prior's mean, 0, is outside.
+    assert float((mean.abs() / (variance / 400).sqrt()).max()) > 6
 
 
 def test_f_svgd_moves_by_the_slope_of_logits():
