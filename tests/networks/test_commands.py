@@ -111,8 +111,8 @@ def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
 
 
 TINY = {
-    "chains": 2, "warmup": 200, "draws": 400, "runs": 2, "particles": 64, "moves": 2, "ladders": 2, "ladder_warmup": 20,
-    "ladder_draws": 20, "bounds": 2, "temperatures": 50, "annealed": 2, "ranks": 3, "rank_warmup": 100, "rank_draws": 100,
+    "chains": 2, "warmup": 200, "draws": 400, "runs": 4, "particles": 128, "moves": 2, "ladders": 4, "ladder_warmup": 50,
+    "ladder_draws": 100, "bounds": 2, "temperatures": 50, "annealed": 2, "ranks": 3, "rank_warmup": 100, "rank_draws": 100,
 }  # fmt: skip
 
 
