@@ -1,4 +1,6 @@
-"""A network with one hidden layer whose output weights can be integrated out: the model `collapsed-H`.
+"""Models of network tasks: a network whose output weights can be integrated out, and a linear model.
+
+The network, `collapsed-H`, has one hidden layer:
 
 f(x) = b + Σ_h v_h tanh(a_hᵀx + c_h)/√H with priors a_h ~ N(0, I/D), c_h ~ N(0, 1), v_h ~ N(0, s_v²), b ~ N(0, s_b²),
 and y = f(x) + N(0, σ²). Given the hidden weights u = (a, c), f is linear in (v, b): Bayesian linear regression on H + 1
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -108,3 +111,32 @@ class Network:
 def draw_outputs(posterior: PrecisionGaussian, noise: Float[Tensor, "*S m"]) -> Float[Tensor, "*S m"]:
     """Draws of the whitened (v, b) from standard normal numbers: mean + C⁻ᵀ noise for the precision CCᵀ."""
     return posterior.mean + solve_tril(posterior.precision_tril, noise[..., None], transpose=True)[..., 0]
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """f(x) = φ(x)ᵀw with w ~ N(0, I).
+
+    Args:
+        feature_map: φ, such as a linear task's, which `to` moves to a device.
+        k: the number of features.
+    """
+
+    feature_map: Any
+    k: int
+
+    def features(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n k"]:
+        """φ at each input."""
+        return self.feature_map.to(x.device)(x)  # type: ignore[no-any-return]
+
+    def values(self, w: Float[Tensor, "*S k"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n"]:
+        """f at each input."""
+        return w @ self.features(x).mT
+
+    def kronecker_gram(self, J: Float[Tensor, "N k"], x: Float[Tensor, "N D"]) -> Float[Tensor, "k k"]:
+        """JᵀJ: a layer with a single output has no other factor."""
+        return J.mT @ J
+
+    def prior_root(self, units: Float[Tensor, "R inputs"], x: Float[Tensor, "n D"]) -> Float[Tensor, "n k"]:
+        """Φ, with ΦΦᵀ the prior covariance of f at x; it needs no random units."""
+        return self.features(x)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy, optimal_m
 from fsvi_bench.maths.bernoulli_optimum import optimal_retain_per_weight, optimal_shared_retain
+from fsvi_bench.maths.networks import Network
 from fsvi_bench.methods.base import MethodOptions, Optimum
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.noisy import Estimator, MaskedMethod, NoisyOptions, PriorLengthscale
@@ -61,8 +62,10 @@ class BernoulliDropout(MaskedMethod):
         """The problems.
 
         Raises:
-            InputError: the settings need closed forms, which networks do not have.
+            InputError: the settings need closed forms, which networks do not have; or there are no hidden units.
         """
+        if isinstance(problems, NetworkData) and not isinstance(problems.model, Network):
+            raise InputError("dropout drops hidden units, but the model has none; choose another method")
         sampled = self.options.training == "masks" and self.options.chosen_estimator in ("per-point", "per-minibatch")
         if isinstance(problems, NetworkData) and not sampled:
             raise InputError(

@@ -163,7 +163,7 @@ class _ExpectedNLL(torch.autograd.Function):
 
 
 def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows | NetworkData) -> Float[Tensor, "B S"]:
-    """−log N(y; f, σ²I), f = Φw or a network's, for each of S weight vectors."""
+    """−log p(y | f), f = Φw or a network's, for each of S weight vectors."""
     if isinstance(rows, NetworkData):
         return rows.nll(w)
     residual = rows.y[:, None] - products(rows.Phi, w)

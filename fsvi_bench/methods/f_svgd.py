@@ -74,8 +74,7 @@ class FSvgd(ParticleMethod):
         X = torch.cat([rows.X, batch.X_A], 1)
         values = self.problems.values(q.w, X)
         f = values.detach()
-        residuals = (rows.y[:, None] - f[..., : rows.N]) / rows.noise_variance[:, None, None]
-        likelihood = pad(residuals * (self.problems.N / rows.N), (0, self.options.M))
+        likelihood = pad(rows.slope(f[..., : rows.N]) * (self.problems.N / rows.N), (0, self.options.M))
         covariance = self.problems.prior_covariance(X, self.streams.normal("prior units", PRIOR_UNITS, D + 1))
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.options.prior_jitter)
         v = one_by_one(stein_direction, f, likelihood - one_by_one(weighted, f, covariance))

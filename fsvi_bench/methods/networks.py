@@ -1,7 +1,8 @@
 """Networks, or other differentiable models of flat weights, as problems of methods: B data sets side by side.
 
 Methods need no more of a network than the values of f and their Jacobian in the weights; a linear model's Jacobian is
-Φ. A network's own linear model, its tangent, is `Linearised`. Every weight is standard normal under the prior.
+Φ. A network's own linear model, its tangent, is `Linearised`. Every weight is standard normal under the prior. Targets
+have Gaussian noise, or are 0 and 1 with the logits f.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.func import grad, vmap
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.batching import Stacked, matvec, one_by_one, products
 from fsvi_bench.maths.gaussian import LOG_2PI
+from fsvi_bench.maths.likelihood import LARGEST_CURVATURE, log_density, working
 from fsvi_bench.maths.networks import Network, draw_outputs
 from fsvi_bench.methods.lbfgs import LBFGS
 from fsvi_bench.methods.problems import TrainingData
@@ -47,15 +49,15 @@ class NetworkData(Stacked):
 
     X: Float[Tensor, "B N D"]
     y: Float[Tensor, "B N"]
-    noise_variance: Float[Tensor, " B"]
+    noise_variance: Float[Tensor, " B"] | None  #: None: y is 0 or 1, and f its logit
     low: Float[Tensor, "B D"]  #: lower corner of the bounding box of the training inputs
     high: Float[Tensor, "B D"]
     model: Any  #: a `Model`
     stand_for: int | None = None  #: the number of training rows, in a minibatch
 
     @staticmethod
-    def of(model: Model, problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> NetworkData:
-        """Stacks problems (X, y, σ²) of equal shape.
+    def of(model: Model, problems: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> NetworkData:
+        """Stacks problems (X, y, σ²) of equal shape; without σ² for targets of 0 and 1.
 
         Raises:
             InputError: there are none, or the shapes of X differ.
@@ -66,8 +68,9 @@ class NetworkData(Stacked):
             raise InputError(
                 f"networks that are trained side by side must have equal shapes, got {got}; train them one by one"
             )
-        X, y, noise_variance = map(torch.stack, zip(*problems, strict=True))
-        return NetworkData(X, y, noise_variance, X.amin(1), X.amax(1), model)
+        X, y = (torch.stack(parts) for parts in ([X for X, _, _ in problems], [y for _, y, _ in problems]))
+        variances = [variance for _, _, variance in problems if variance is not None]
+        return NetworkData(X, y, torch.stack(variances) if variances else None, X.amin(1), X.amax(1), model)
 
     @property
     def k(self) -> int:
@@ -103,7 +106,7 @@ class NetworkData(Stacked):
         return _each(alone, units, x)
 
     def nll(self, w: Float[Tensor, "B S more"]) -> Float[Tensor, "B S"]:
-        """−log N(y; f, σ²I) for each of S weight vectors, scaled to all training rows."""
+        """−log p(y | f) for each of S weight vectors, scaled to all training rows."""
         return self._nll(self.values(w, self.X))
 
     def nll_by_row(self, w: Float[Tensor, "B n more"]) -> Float[Tensor, " B"]:
@@ -111,9 +114,24 @@ class NetworkData(Stacked):
         return self._nll(_each(vmap(self._value), w[..., : self.k], self.X)[:, None])[:, 0]
 
     def _nll(self, f: Float[Tensor, "B S n"]) -> Float[Tensor, "B S"]:
-        squares = (self.y[:, None] - f).square().sum(-1)
-        all_rows, variance = self.stand_for or self.N, self.noise_variance[:, None]
+        all_rows = self.stand_for or self.N
+        if self.noise_variance is None:
+            return -all_rows / self.N * _each(lambda y, f: log_density(y, f, None).sum(-1), self.y, f)
+        squares, variance = (self.y[:, None] - f).square().sum(-1), self.noise_variance[:, None]
         return 0.5 * all_rows * (LOG_2PI + variance.log() + squares / (self.N * variance))
+
+    def slope(self, f: Float[Tensor, "B S n"]) -> Float[Tensor, "B S n"]:
+        """∂ log p(y | f)/∂f at each row."""
+        if self.noise_variance is None:
+            return self.y[:, None] - _each(torch.sigmoid, f)
+        return (self.y[:, None] - f) / self.noise_variance[:, None, None]
+
+    @property
+    def least_variance(self) -> Float[Tensor, " B"]:
+        """The noise variance with the largest curvature that the likelihood of a row has in f."""
+        if self.noise_variance is None:
+            return torch.full_like(self.y[:, 0], 1 / LARGEST_CURVATURE)
+        return self.noise_variance
 
     def functions(self, w: Float[Tensor, "1 S k"], x: Float[Tensor, "1 n D"], seed: int) -> Float[Tensor, "1 S n"]:
         """f of draws of a posterior over the weights."""
@@ -122,7 +140,7 @@ class NetworkData(Stacked):
     @property
     def inputs_as_features(self) -> TrainingData:
         """With φ(x) = x, so that measurement sets consist of inputs."""
-        return TrainingData(self.X, self.y, self.X, self.noise_variance, self.low, self.high, _Identity())  # type: ignore[arg-type]
+        return TrainingData(self.X, self.y, self.X, self.least_variance, self.low, self.high, _Identity())  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +149,8 @@ class CollapsedData(NetworkData):
 
     The likelihood of u is no product over rows, so there are no minibatches.
     """
+
+    noise_variance: Float[Tensor, " B"]
 
     @staticmethod
     def collapse(problems: Any, rows_per_step: int) -> CollapsedData:
@@ -208,7 +228,8 @@ class Linearised(TrainingData):
     """The linear model f(x) = f₀(x) + J(x)(w − w₀) of each network around weights w₀; its targets are y − f₀ + Jw₀.
 
     At a mode of the network's posterior it has the same mode, and its exact posterior is Laplace's approximation with
-    the Gauss-Newton curvature JᵀJ/σ² + I.
+    the Gauss-Newton curvature JᵀJ/σ² + I. Rows with targets of 0 and 1 are weighted by the roots of their curvatures in
+    f, so that their noise has variance 1 (see `maths.likelihood.working`).
     """
 
     feature_map: Tangent  # type: ignore[assignment]
@@ -218,10 +239,14 @@ class Linearised(TrainingData):
         """Around these weights; if they are not finite, the targets are NaN, and the problem counts as diverged."""
         found = w.isfinite().all(-1, keepdim=True)
         w = torch.where(found, w, 0.0)
-        J = network.jacobian(w, network.X)
-        y = network.y - network.values(w[:, None], network.X)[:, 0] + one_by_one(matvec, J, w)
-        y = torch.where(found, y, torch.nan)
-        return Linearised(network.X, y, J, network.noise_variance, network.low, network.high, Tangent(w, network))
+        J, f = network.jacobian(w, network.X), network.values(w[:, None], network.X)[:, 0]
+        if (variance := network.noise_variance) is None:
+            root, residual = (_each(lambda y, f, part=part: working(y, f)[part], network.y, f) for part in (0, 1))
+            J, variance = root[..., None] * J, torch.ones_like(f[:, 0])
+        else:
+            residual = network.y - f
+        y = torch.where(found, residual + one_by_one(matvec, J, w), torch.nan)
+        return Linearised(network.X, y, J, variance, network.low, network.high, Tangent(w, network))
 
     def functions(self, w: Float[Tensor, "1 S k"], x: Float[Tensor, "1 n D"], seed: int) -> Float[Tensor, "1 S n"]:
         at, network = self.feature_map.at[:, None], self.feature_map.network

@@ -39,13 +39,17 @@ def energies(q: Points, batch: Batch) -> Float[Tensor, "B n"]:
 def largest_curvature(data: TrainingData | NetworkData, w: Float[Tensor, "B n k"]) -> Float[Tensor, " B"]:
     """λ_max of Λ = ΦᵀΦ/σ² + I, the largest curvature of the energy, for each problem by itself.
 
-    A network's curvature changes with its weights: the largest at any of the n points counts, with the Jacobian as Φ.
+    A network's curvature changes with its weights: the largest at any of the n points counts, with the Jacobian as Φ,
+    and with the largest curvature that the likelihood has in f.
     """
     largest = []
     for place in range(len(data)):
         one = data.only(place)
-        at = [one.jacobian(each[None], one.X) for each in w[place]] if isinstance(one, NetworkData) else [one.Phi]
-        largest.append(max(precision_eigenvalues(Phi, one.noise_variance)[..., 0] for Phi in at))
+        if isinstance(one, NetworkData):
+            at, variance = [one.jacobian(each[None], one.X) for each in w[place]], one.least_variance
+        else:
+            at, variance = [one.Phi], one.noise_variance
+        largest.append(max(precision_eigenvalues(Phi, variance)[..., 0] for Phi in at))
     return torch.cat(largest)
 
 

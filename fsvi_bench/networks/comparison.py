@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.maths.likelihood import log_density
 
 GROUPS = 20
 REACH, STEP = 8.0, 0.25  #: of the grids of densities beyond the reference's values, in units of the noise
@@ -79,17 +79,14 @@ def jackknife(statistic: Statistic, q: Groups, reference: Groups) -> list[Estima
     return [Estimate(*pair) for pair in zip(value.tolist(), variance.sqrt().tolist(), strict=True)]
 
 
-def predictive_distances(q: Groups, reference: Groups, noise_variance: Float[Tensor, ""]) -> list[Estimate]:
+def predictive_distances(q: Groups, reference: Groups, noise_variance: Float[Tensor, ""] | None) -> list[Estimate]:
     """Means over inputs of KL(reference ‖ q) and of the total variation of the predictive densities of one target.
 
     Predictives are mixtures of N(f, σ²) over the draws. Densities are integrated by the trapezoidal rule on a grid that
     covers the reference's, with a quarter of σ between nodes; what q has beyond the grid is in the total variation.
+    Without a noise variance, they are mixtures of Bernoulli(sigmoid(f)), and the grid is 0 and 1.
     """
-    scale = float(noise_variance.sqrt())
-    low, high = reference.f.amin(0) - REACH * scale, reference.f.amax(0) + REACH * scale
-    nodes = int(((high - low) / (STEP * scale)).max().ceil()) + 1
-    y = low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, nodes, dtype=low.dtype)
-    step = (high - low) / (nodes - 1)
+    y, step = _grid(reference.f, noise_variance)
     in_groups = [_group_densities(of, y, noise_variance) for of in (q, reference)]
 
     def statistic(*weights: Weights) -> Float[Tensor, " m"]:
@@ -103,17 +100,30 @@ def predictive_distances(q: Groups, reference: Groups, noise_variance: Float[Ten
     return jackknife(statistic, q, reference)
 
 
+def _grid(f: Draws, noise_variance: Float[Tensor, ""] | None) -> tuple[Float[Tensor, "P nodes"], Float[Tensor, " P"]]:
+    """Nodes, and their distance."""
+    if noise_variance is None:
+        return f.new_tensor([0.0, 1.0]).expand(f.shape[1], -1), torch.ones_like(f[0])
+    scale = float(noise_variance.sqrt())
+    low, high = f.amin(0) - REACH * scale, f.amax(0) + REACH * scale
+    nodes = int(((high - low) / (STEP * scale)).max().ceil()) + 1
+    y = low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, nodes, dtype=low.dtype)
+    return y, (high - low) / (nodes - 1)
+
+
 class _GroupDensities(NamedTuple):
-    log_sums: Float[Tensor, "groups P nodes"]  #: log Σ N(y; f, σ²) over each group's draws
+    log_sums: Float[Tensor, "groups P nodes"]  #: log Σ p(y | f) over each group's draws
     sizes: Float[Tensor, " groups"]
 
 
-def _group_densities(groups: Groups, y: Float[Tensor, "P nodes"], noise_variance: Float[Tensor, ""]) -> _GroupDensities:
+def _group_densities(
+    groups: Groups, y: Float[Tensor, "P nodes"], noise_variance: Float[Tensor, ""] | None
+) -> _GroupDensities:
     members = [groups.f[groups.of == group] for group in range(groups.number)]
     log_sums = [
         torch.stack(
             [
-                normal_log_density(nodes[:, None], values, noise_variance).logsumexp(-1)
+                log_density(nodes[:, None], values, noise_variance).logsumexp(-1)
                 for nodes, values in zip(y, f.mT, strict=True)
             ]
         )

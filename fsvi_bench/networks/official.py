@@ -84,7 +84,7 @@ def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[st
         InputError: the raw data cannot be loaded.
     """
     task = found.task
-    fresh = build(task.dataset, task.split, task.model, task.targets, float(task.noise_variance) ** 0.5, data_dir)
+    fresh = build(task.dataset, task.split, task.model, task.targets, task.noise_scale, data_dir)
     # The means and deviations of a data set round differently on another processor.
     near = {
         name: name in fresh.tensors
@@ -92,10 +92,16 @@ def departures(found: CertifiedNetwork, data_dir: Path | None = None) -> list[st
         and bool(torch.isclose(tensor, fresh.tensors[name], rtol=1e-9, atol=1e-9).all())
         for name, tensor in task.tensors.items()
     }
-    wrong = [] if task.data_sha256 == fresh.data_sha256 else ["it was made from other data"]
+    made_from = {"data_sha256": "data", "linear_task": "features"}
+    wrong = [
+        f"it was made from other {made_from[key]}"
+        for key, value in fresh.metadata.items()
+        if task.metadata[key] != value
+    ]
     planned = planned_tasks().get(task.name)
-    if planned is not None and abs(planned.of.noise_scale - float(task.noise_variance) ** 0.5) > 1e-9:
-        wrong.append(f"its noise is not that of the official task, {planned.of.noise_scale:g}")
+    expected = None if planned is None else planned.of.noise_scale
+    if expected is not None and abs(expected - (task.noise_scale or 0.0)) > 1e-9:
+        wrong.append(f"its noise is not that of the official task, {expected:g}")
     wrong += [f"its {name} differs from that of {task.name}" for name, same in near.items() if not same]
     return wrong
 

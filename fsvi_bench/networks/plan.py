@@ -40,7 +40,7 @@ class Model(Strict):
 
     dataset: str
     model: str
-    noise_scale: PositiveFloat
+    noise_scale: PositiveFloat | None = None  #: `logit-100` has none
     real: tuple[int, ...] = ()  #: splits with the data set's targets
     simulated: tuple[int, ...] = ()
     sampling: Sampling

@@ -28,14 +28,14 @@ from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor
 
 FORMAT = "fsvi-network-reference/1"
 DRAWS = 4000  #: of a reference
-FEWEST_OF_REFERENCE, MOST_IN_NOISE = 100, 1e4  #: draws, and values in units of the noise
+FEWEST_OF_REFERENCE, MOST_IN_NOISE = 100, 1e4  #: draws, and values in units of the noise, if there is any
 FEWEST = 3  #: functions that can be scored: errors leave one out
 MAX_CERTIFICATE_BYTES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """S functions by their values, without noise, at a task's frozen inputs, for standardised targets."""
+    """S functions by their values, without noise, at a task's frozen inputs, for standardised targets, or logits."""
 
     f_train: Float[Tensor, "S 20"]
     f_test: Float[Tensor, "S 20"]
@@ -125,7 +125,7 @@ class Certificate(Strict):
     task_sha256: str
     reference_sha256: str
     level: Level
-    log_z: Estimate  #: log p(y), in nats for standardised targets
+    log_z: Estimate  #: log p(y), in nats for standardised targets, or those of 0 and 1
     agreement: Agreement
     quadrature: Quadrature | None = None  #: at C0
     bidirectional: Bidirectional | None = None  #: at C1
@@ -217,11 +217,12 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
         raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error
     file = read_tensor_file(reference_path(task_path), FORMAT, ("task_sha256",))
     functions = _functions(file, torch.float32)
-    reach = max(float(tensor.abs().max()) for tensor in file.tensors.values()) / float(task.noise_variance) ** 0.5
+    unit = "" if task.noise_scale is None else "σ"
+    reach = max(float(tensor.abs().max()) for tensor in file.tensors.values()) / (task.noise_scale or 1.0)
     if not (len(functions) >= FEWEST_OF_REFERENCE and reach <= MOST_IN_NOISE):
         raise file.error(
-            f"it has {len(functions)} functions with values up to {reach:.3g}σ, expected at least "
-            f"{FEWEST_OF_REFERENCE} below {MOST_IN_NOISE:g}σ; build the task again"
+            f"it has {len(functions)} functions with values up to {reach:.3g}{unit}, expected at least "
+            f"{FEWEST_OF_REFERENCE} below {MOST_IN_NOISE:g}{unit}; build the task again"
         )
     if (certificate.task, certificate.level) != (task.name, task.level):
         raise InputError(

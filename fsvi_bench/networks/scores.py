@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.maths.likelihood import log_density
 from fsvi_bench.networks.comparison import (
     JOINT_INPUTS,
     Estimate,
@@ -53,11 +53,13 @@ class Score(BaseModel):
 class NetworkScores(BaseModel):
     """Scores by name and place, such as `predictive_kl_test`; lower is better except for `variance_ranks`.
 
-    predictive_kl: mean over the 20 inputs of KL(reference ‖ q) between predictive densities, with noise, in nats.
+    predictive_kl: mean over the 20 inputs of KL(reference ‖ q) between predictive densities, with noise, in nats;
+        for targets of 0 and 1 between the predictive probabilities.
     total_variation: the same of their total variation. w1, w2: of Wasserstein distances between distributions of f.
     energy_distance_n, mmd2_n: of f at the first n inputs jointly, unbiased, so they may be negative.
     variance_ranks: Spearman's correlation over inputs between the variances of f.
-    nlpd: at the 20 test inputs, in the target's original unit; descriptive, its floor is the whole reference's.
+    nlpd: at the 20 test inputs, in the target's original unit, or the mean log loss; descriptive, its floor is the
+        whole reference's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -101,9 +103,9 @@ def _compare(q: Functions, reference: Functions, task: NetworkTask) -> Iterator[
 
 def _nlpd(q: Functions, task: NetworkTask) -> Estimate:
     """Mean over the test inputs; the error is that of drawing q's functions."""
-    density = normal_log_density(task.targets_test, q.at("test"), task.noise_variance)
+    density = log_density(task.targets_test, q.at("test"), task.noise_variance)
     of_all = density.logsumexp(0)
     # The delta method for the log of a mean, summed over inputs function by function.
     influence = ((density - of_all).exp() * len(density)).mean(1)
     error = float(influence.std()) / math.sqrt(len(density))
-    return Estimate(float(task.target_std.log() - (of_all - math.log(len(density))).mean()), error)
+    return Estimate(math.log(task.unit) - float((of_all - math.log(len(density))).mean()), error)

@@ -179,7 +179,8 @@ def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
     for cell in cells:
         task = problems.tasks[cell.dataset, cell.split]
         if isinstance(task, CertifiedNetwork):
-            groups[cell.row, len(task.task.train_index)].append(cell)
+            # The features of different splits are different models.
+            groups[cell.row, len(task.task.train_index), getattr(task.task, "linear_task", "")].append(cell)
         else:
             groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
     return list(groups.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,14 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import functional_kl
-from fsvi_bench.maths.networks import Network
+from fsvi_bench.maths.networks import LinearModel, Network
 from fsvi_bench.methods.data import Batch, Rows, expected_nll
 from fsvi_bench.methods.networks import CollapsedData, NetworkData
 from fsvi_bench.methods.points import Points, energies
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import built_in_names, load_method, network_methods
 from fsvi_bench.posteriors.base import divergence
-from fsvi_bench.tasks.task import FeatureMap
 from fsvi_bench.training.trainer import train
 from tests.maths.draws import close, eye
 from tests.methods.synthetic import synthetic
@@ -33,17 +32,6 @@ from tests.methods.test_svgd import naive_direction
 from tests.requirements import skip_or_fail
 
 f64 = torch.float64
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """A linear model that methods take for a network: f = Φ(x)w."""
-
-    feature_map: FeatureMap
-    k: int
-
-    def values(self, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return w @ self.feature_map(x).mT
 
 
 def as_network(data):
@@ -61,6 +49,17 @@ def networks(B=3, N=31, D=2, H=5, noise=0.3, seed=0):
     y = torch.stack([model.values(*each)[0] for each in zip(w, X, strict=True)])
     y = y + noise * torch.randn(B, N, generator=g, dtype=f64)
     return NetworkData.of(model, list(zip(X, y, torch.full((B,), noise**2, dtype=f64), strict=True)))
+
+
+def logits(B=3, N=31, k=8, seed=0):
+    """Problems with targets of 0 and 1, drawn from a linear model of logits, with small features."""
+    g, linear = torch.Generator().manual_seed(seed), synthetic(1, N=N, k=k)
+    model = LinearModel(linear.feature_map[0], k)
+    X = linear.X[0] + 0.1 * torch.randn(B, N, 2, generator=g, dtype=f64)
+    w = 2 * torch.randn(B, 1, k, generator=g, dtype=f64)
+    p = torch.stack([model.values(*each)[0] for each in zip(w, X, strict=True)]).sigmoid()
+    y = (torch.rand(B, N, generator=g, dtype=f64) < p).double()
+    return NetworkData.of(model, [(*each, None) for each in zip(X, y, strict=True)])
 
 
 def quiet(method):
@@ -208,6 +207,15 @@ ON_NETWORKS = [
     ("laplace", {"structure": "kronecker"}),
     ("laplace", {}),
 ]
+ON_LOGITS = [each for each in ON_NETWORKS if each[0] != "bernoulli-dropout" and "collapsed" not in each[1]]
+ON_ALL = [*((networks, *each) for each in ON_NETWORKS), *((logits, *each) for each in ON_LOGITS)]
+
+
+def of_case(part):
+    return getattr(part, "__name__", None) or label(part)
+
+
+on_all = pytest.mark.parametrize(("make", "name", "settings"), ON_ALL, ids=of_case)
 FASTER = {"lr": 0.03, "max_steps": 200}
 
 
@@ -215,9 +223,9 @@ def test_every_method_for_networks_is_tested_here():
     assert {name for name, _ in ON_NETWORKS} == set(network_methods())
 
 
-@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS, ids=label)
-def test_a_network_is_bitwise_the_same_in_any_batch(name, settings):
-    data, seeds = networks(), [1, 2, 3]
+@on_all
+def test_a_network_is_bitwise_the_same_in_any_batch(make, name, settings):
+    data, seeds = make(), [1, 2, 3]
     entry = load_method(name)
     for family in entry.cls.families:
         found = []
@@ -233,11 +241,11 @@ def test_a_network_is_bitwise_the_same_in_any_batch(name, settings):
             assert all(map(torch.equal, found[0], other))
 
 
-@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS, ids=label)
-def test_a_nan_in_one_networks_targets_does_not_affect_the_others(name, settings):
+@on_all
+def test_a_nan_in_one_networks_targets_does_not_affect_the_others(make, name, settings):
     found = []
     for spoilt in (False, True):
-        data = networks(2)
+        data = make(2)
         if spoilt:
             data.y[0] = math.nan
         method = method_on(name, data, load_method(name).cls.families[0], settings)
@@ -331,6 +339,107 @@ def test_q_starts_at_a_draw_of_the_prior():
     assert torch.equal(method_of("swag", networks(1), {}).posterior().mean, ivon.mean)
 
 
+# --- Targets of 0 and 1 -----------------------------------------------------------------------------------------------
+
+
+def logistic(data, w):
+    """−log p(y | w) in NumPy, its gradient and its Hessian, for the first problem."""
+    Phi, y = data.model.features(data.X[0]).numpy(), data.y[0].numpy()
+    f = Phi @ w
+    p = 1 / (1 + np.exp(-f))
+    return (np.logaddexp(0, f) - y * f).sum(), Phi.T @ (p - y), (Phi.T * (p * (1 - p))) @ Phi
+
+
+def test_the_logistic_likelihood_and_its_gradient_are_numpys():
+    data = logits(1)
+    w = torch.randn(1, 3, data.k, generator=torch.Generator().manual_seed(1), dtype=f64, requires_grad=True)
+    nll = data.nll(w)
+    nll.sum().backward()
+    for got, gradient, at in zip(nll[0].detach(), w.grad[0], w[0].detach().numpy(), strict=True):
+        value, slope, _ = logistic(data, at)
+        assert float(got) == pytest.approx(value, rel=1e-12)
+        close(gradient, torch.from_numpy(slope), rtol=1e-10, atol=1e-12)
+    halves = [data.minibatch(torch.arange(31)[None, part]).nll(w) for part in (slice(0, 15), slice(15, 31))]
+    close((15 * halves[0] + 16 * halves[1]) / 31, nll, rtol=1e-12, atol=0)
+    by_row = data.nll_by_row(w[:, :1].expand(-1, 31, -1))
+    close(by_row, nll[:, 0], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("structure", ["full", "kronecker"])
+def test_laplace_has_the_mode_and_the_curvature_of_a_logistic_regression(structure):
+    """By Newton's method in NumPy."""
+    data, w = logits(1), np.zeros(8)
+    for _ in range(30):
+        _, slope, hessian = logistic(data, w)
+        w = w - np.linalg.solve(hessian + np.eye(8), slope + w)
+    q = method_of("laplace", data, {"structure": structure}).posterior()
+    close(q.mean[0], torch.from_numpy(w), rtol=0, atol=1e-6)
+    precision = logistic(data, w)[2] + np.eye(8)
+    close(q.covariance[0], torch.from_numpy(np.linalg.inv(precision)), rtol=1e-5, atol=1e-8)
+
+
+def posterior_on_a_grid(data):
+    """Points w [n, 2], their posterior mass, log p(y, w) and the area of a cell."""
+    side = torch.linspace(-8, 8, 401, dtype=f64)
+    w = torch.cartesian_prod(side, side)
+    joint = -data.nll(w[None])[0] - 0.5 * w.square().sum(-1) - math.log(2 * math.pi)
+    return w, joint.softmax(0), joint, float(side[1] - side[0]) ** 2
+
+
+def test_the_elbo_of_logits_falls_short_of_the_evidence_by_the_kl():
+    data = logits(1, k=2)
+    w, _, joint, cell = posterior_on_a_grid(data)
+    log_evidence = float(joint.logsumexp(0)) + math.log(cell)
+    for name, settings in (("mean-field-vi", {}), ("low-rank-vi", {"rank": 2})):
+        method = method_of(name, data, {"minibatch": "full", "max_steps": 300, "lr": 0.03, "S": 8, **settings})
+        train(method, "cpu")
+        q = method.posterior()[0]
+        normal = torch.distributions.MultivariateNormal(q.mean, scale_tril=q.covariance_tril())
+        log_q = normal.log_prob(w)
+        kl = float((log_q.exp() * (log_q - joint)).sum() * cell) + log_evidence
+        spread = float(data.nll(q.sample(4000, seed=1)[None]).std())
+        assert 0 < kl < 0.5
+        assert abs(method.objective(0, None) + log_evidence - kl) < 4 * spread / 1000**0.5
+
+
+@pytest.mark.parametrize(("name", "steps"), [("sgld", 2000), ("sghmc", 500)])
+def test_chains_sample_the_posterior_of_logits(name, steps):
+    """Last states of independent chains against the grid: means to 4 standard errors, variances to 4 and a bias of the
+    order of the step."""
+    data = logits(1, k=2)
+    w, mass, _, _ = posterior_on_a_grid(data)
+    f = data.model.values(w, data.X[0, :5])
+    mean = mass @ f
+    variance = mass @ (f - mean).square()
+    method = method_of(name, data, {"particles": 400, "max_steps": steps, "step_size": 0.05})
+    train(method, "cpu")
+    found = method.functions(0, data.X[0, :5])
+    assert bool(((found.mean(0) - mean).abs() < 4 * (variance / 400).sqrt()).all())
+    close(found.var(0) / variance, torch.ones(5, dtype=f64), rtol=0, atol=4 * (2 / 400) ** 0.5 + 0.05)
+    # And it could have failed: the prior's mean, 0, is outside.
+    assert float((mean.abs() / (variance / 400).sqrt()).max()) > 6
+
+
+def test_f_svgd_moves_by_the_slope_of_logits():
+    data = logits(1, N=12)
+    method = method_of("f-svgd", data, {"minibatch": "full", "particles": 4, "M": 3, "prior_jitter": 0.5})
+    batch = first_batch(method)
+    method.training_step(batch, 0).backward()
+    w, X = method.q.w.detach()[0, :4, :8], torch.cat([data.X[0], batch.X_A[0]])
+    Phi = data.model.features(X)
+    f = w @ Phi.mT
+    score = -f @ torch.linalg.inv(Phi @ Phi.mT + 0.5 * eye(len(X)))
+    score[:, :12] += data.y[0] - f[:, :12].sigmoid()
+    close(-method.q.w.grad[0, :4, :8], naive_direction(f, score) @ Phi, rtol=1e-9, atol=1e-9)
+
+
+def test_what_has_no_hidden_units_is_refused():
+    with pytest.raises(InputError, match="dropout drops hidden units, but the model has none"):
+        method_of("bernoulli-dropout", logits(1), {"training": "masks"})
+    with pytest.raises(InputError, match="needs a network with one hidden layer"):
+        method_of("mean-field-vi", logits(1), {"collapsed": True, "minibatch": "full"})
+
+
 # --- Derivatives ------------------------------------------------------------------------------------------------------
 
 
@@ -346,12 +455,13 @@ def test_jacobians():
 def test_a_gpus_arithmetic_is_the_same(monkeypatch):
     """There, problems are mapped over; here by the same transform on a CPU."""
     data, g = networks(2, H=3), torch.Generator().manual_seed(1)
-    collapsed = CollapsedData.collapse(data, data.N)
+    collapsed, binary = CollapsedData.collapse(data, data.N), logits(2)
     w, units = torch.randn(2, 4, data.k, generator=g, dtype=f64), torch.randn(2, 9, 3, generator=g, dtype=f64)
 
     def everything():
         moving = w.clone().requires_grad_()
         nll = data.nll(moving) + data.nll_by_row(moving[:, :1].expand(-1, 31, -1))[:, None] + collapsed.nll(moving)
+        nll = nll + binary.nll(moving) * binary.slope(binary.values(moving, binary.X)).square().sum(-1)
         (gradient,) = torch.autograd.grad(nll.square().sum(), moving)
         found = nll.detach(), gradient, data.values(w, data.X), data.jacobian(w[:, 0], data.X)
         return *found, data.prior_covariance(data.X, units)

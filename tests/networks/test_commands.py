@@ -13,7 +13,7 @@ import fsvi_bench
 from fsvi_bench.cli.networks import _chosen
 from fsvi_bench.networks import official, plan
 from fsvi_bench.networks.plan import Model, Sampling, planned_tasks
-from fsvi_bench.networks.reference import Functions, write_reference
+from fsvi_bench.networks.reference import Certificate, Functions, write_reference
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import NetworkTask, build, write_network_task
 from tests.networks.test_tasks import certificate, functions
@@ -100,8 +100,51 @@ def test_a_misspelt_task_is_refused(cli, tmp_path: Path) -> None:
 
 def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
     assert list(_chosen(["yacht:0:collapsed-10"])) == ["yacht:0:collapsed-10"]
-    assert list(_chosen(["boston"])) == ["boston:0:collapsed-50", "boston:1:collapsed-50"]
+    assert list(_chosen(["boston"])) == [
+        "boston:0:collapsed-50",
+        "boston:1:collapsed-50",
+        "boston:0:logit-100",
+        "boston:1:logit-100",
+        "boston:0:logit-100:simulated",
+    ]
     assert list(_chosen([])) == list(planned_tasks())
+
+
+TINY = {
+    "chains": 2, "warmup": 200, "draws": 400, "runs": 4, "particles": 128, "moves": 2, "ladders": 4, "ladder_warmup": 50,
+    "ladder_draws": 100, "bounds": 2, "temperatures": 50, "annealed": 2, "ranks": 3, "rank_warmup": 100, "rank_draws": 100,
+}  # fmt: skip
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At both levels, with the limits that do not ask for long runs: the samplers agree, and the bounds enclose log Z."""
+    model = Model(dataset="yacht", model="logit-100", real=(0,), simulated=(0,), sampling=Sampling(**TINY))
+    monkeypatch.setattr(plan, "read_yaml", lambda path: {"models": [model.model_dump()]})
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    all_checks, of_length = Certificate._checks, ("ESS", "R̂", "number of data sets", "gap")
+    monkeypatch.setattr(
+        Certificate,
+        "_checks",
+        lambda self: [each for each in all_checks(self) if not any(word in each[0] for word in of_length)],
+    )
+    status, out, err = cli("networks", "build", "--out", tmp_path / "out", "--workers", "1")
+    assert status == 0, err
+    assert len(out.split()) == 2
+    monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path / "out")
+    status, out, _ = cli("networks", "verify")
+    assert status == 0
+    assert "yacht:0:logit-100: the task is its data set's, and its certificate (C2) holds" in out
+    assert "yacht:0:logit-100:simulated: the task is its data set's, and its certificate (C1)" in out
+    found = official.load_network("yacht:0:logit-100:simulated")
+    monkeypatch.setattr(Certificate, "_checks", all_checks)
+    assert len(found.certificate.failures()) >= 4  # far too short
+    # The true weights are one draw of the posterior.
+    for place, x in found.task.inputs.items():
+        f = found.reference.at(place)
+        z = (found.task.network.values(found.task.true_weights, x) - f.mean(0)) / f.std(0)
+        assert 0.3 < float(z.square().mean().sqrt()) < 2
 
 
 @pytest.mark.slow

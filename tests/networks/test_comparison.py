@@ -72,6 +72,32 @@ def test_predictive_distances_against_a_slow_twin() -> None:
     assert variation.value == pytest.approx(expected[1] / 3, rel=1e-3)  # |p − q| has kinks
 
 
+def test_predictive_distances_of_targets_of_0_and_1() -> None:
+    """Of the probabilities' means, and errors by leaving out groups, which are single draws of q and tens of g."""
+    f, g = draws(8, 20, scale=2.0).numpy(), draws(9, 200, mean=0.5).numpy()
+
+    def distances(f: np.ndarray, g: np.ndarray) -> np.ndarray:
+        q, p = ((1 / (1 + np.exp(-each))).mean(0) for each in (f, g))
+        kl = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+        return np.array([kl.mean(), np.abs(p - q).mean()])
+
+    got = predictive_distances(Groups.split(torch.from_numpy(f)), Groups.split(torch.from_numpy(g)), None)
+    np.testing.assert_allclose([each.value for each in got], distances(f, g), rtol=1e-12)
+    left_out = (
+        [distances(np.delete(f, i, 0), g) for i in range(20)],
+        [distances(f, np.delete(g, slice(10 * i, 10 * i + 10), 0)) for i in range(20)],
+    )
+    expected = np.sqrt(sum(19 * np.var(each, axis=0) for each in left_out))
+    np.testing.assert_allclose([each.error for each in got], expected, rtol=1e-9)
+    same = predictive_distances(*[Groups.split(torch.from_numpy(g))] * 2, None)
+    assert [each.value for each in same] == pytest.approx([0, 0], abs=1e-15)
+    sure = predictive_distances(
+        Groups.split(torch.full((5, 3), 50.0, dtype=torch.float64)), Groups.split(draws(9, 200)), None
+    )
+    assert math.isfinite(sure[0].value)  # 1 − p rounds to 0
+    assert sure[0].value > 10
+
+
 def test_wasserstein_distances_of_gaussians() -> None:
     q, reference = Groups.split(quantiles(0.3, 1.2, 6000)), Groups.split(quantiles(0.0, 1.0, 4000))
     w1, w2 = wasserstein_distances(q, reference)

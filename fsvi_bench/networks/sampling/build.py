@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.maths.networks import LinearModel
 from fsvi_bench.networks.plan import Sampling
 from fsvi_bench.networks.reference import (
     DRAWS,
@@ -28,7 +29,7 @@ from fsvi_bench.networks.reference import (
 )
 from fsvi_bench.networks.sampling import evidence, simulated
 from fsvi_bench.networks.sampling.agreement import MMD_DRAWS, agreement, monte_carlo_errors
-from fsvi_bench.networks.sampling.models import Target, function_draws
+from fsvi_bench.networks.sampling.models import LogitTarget, Model, Target, function_draws
 from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
 from fsvi_bench.networks.sampling.quadrature import quadrature
 from fsvi_bench.networks.sampling.smc import Schedule, SmcRun, pool, smc_run
@@ -88,34 +89,35 @@ def compute(piece: Piece) -> None:
     write_atomically(piece.path, save(content | {"seconds": np.array(process_time() - started)}))
 
 
-def target_of(task: NetworkTask, training: Training) -> Target:
+def target_of(task: NetworkTask, training: Training) -> Model:
     """The posterior to sample, with the frozen inputs one place after the other."""
-    x_new = torch.cat([task.inputs[place] for place in PLACES]).numpy()
-    X, y = (part.numpy() for part in training)
-    return Target(X, y, np.float64(task.noise_variance), task.network, x_new)
+    (X, y), x_new = training, torch.cat([task.inputs[place] for place in PLACES])
+    if isinstance(model := task.network, LinearModel):
+        return LogitTarget(model.features(X).numpy(), y.numpy(), model.features(x_new).numpy())
+    return Target(X.numpy(), y.numpy(), np.float64(task.noise_variance), model, x_new.numpy())
 
 
-def _chain(piece: Piece, target: Target, key: Any) -> Arrays:
+def _chain(piece: Piece, target: Model, key: Any) -> Arrays:
     of_chain, of_f = jax.random.split(key)
     chain = sample_chain(target, of_chain, piece.sampling.warmup, piece.sampling.draws)
     f = function_draws(target, of_f, chain.u)
     return {name: np.asarray(part) for name, part in chain._asdict().items() if name != "u"} | {"f": f}
 
 
-def _particles(piece: Piece, target: Target, key: Any) -> Arrays:
+def _particles(piece: Piece, target: Model, key: Any) -> Arrays:
     of_run, of_f = jax.random.split(key)
     run = smc_run(target, of_run, piece.sampling.particles, moves=piece.sampling.moves)
     f = function_draws(target, of_f, run.u)
     return run.schedule._asdict() | {"f": f, "log_evidence": np.array(run.log_evidence)}
 
 
-def _ladder(piece: Piece, target: Target, key: Any) -> Arrays:
+def _ladder(piece: Piece, target: Model, key: Any) -> Arrays:
     betas = _schedule(piece).betas
     run = evidence.ladder_run(target, key, betas, piece.sampling.ladder_warmup, piece.sampling.ladder_draws)
     return {name: np.asarray(part) for name, part in run._asdict().items()}
 
 
-def _bounds(piece: Piece, target: Target, key: Any) -> Arrays:
+def _bounds(piece: Piece, target: Model, key: Any) -> Arrays:
     """Bounds for the task's own targets first, then for others."""
     of_data, of_chains = jax.random.split(key)
     true = piece.task.true_weights[: target.dim].numpy()
@@ -125,7 +127,7 @@ def _bounds(piece: Piece, target: Target, key: Any) -> Arrays:
     return {"lower": np.array(found.lower), "upper": np.array(found.upper)}
 
 
-def _ranks(piece: Piece, target: Target, key: Any) -> Arrays:
+def _ranks(piece: Piece, target: Model, key: Any) -> Arrays:
     of_data, of_chain = jax.random.split(key)
     drawn, sampling = target.simulate(of_data), piece.sampling
     ranks = simulated.calibration_ranks(
@@ -134,7 +136,7 @@ def _ranks(piece: Piece, target: Target, key: Any) -> Arrays:
     return {"ranks": ranks[: 2 * POINTS]}
 
 
-_COMPUTE: dict[Kind, Callable[[Piece, Target, Any], Arrays]] = {
+_COMPUTE: dict[Kind, Callable[[Piece, Model, Any], Arrays]] = {
     "chain": _chain,
     "particles": _particles,
     "ladder": _ladder,
@@ -184,7 +186,7 @@ def build_reference(
 
 
 def _reference(
-    task: NetworkTask, target: Target, sampling: Sampling, found: dict[str, list[Arrays]]
+    task: NetworkTask, target: Model, sampling: Sampling, found: dict[str, list[Arrays]]
 ) -> tuple[Functions, Certificate]:
     f = np.stack([chain["f"] for chain in found["chain"]])
     flat = f.reshape(-1, f.shape[-1])
@@ -193,7 +195,7 @@ def _reference(
     two = _agreement(task, found, f)
     level, grid = task.level, None
     log_z = two.log_z_smc
-    if level == "C0":
+    if level == "C0" and isinstance(target, Target):
         grid, log_z = _quadrature(target, f)
     certificate = Certificate(
         task=task.name,
