@@ -40,6 +40,7 @@ Kind = Literal["chain", "particles", "ladder", "bounds", "ranks"]
 Arrays = dict[str, Any]  #: by name
 GROUPS: dict[str, slice] = {place: slice(POINTS * i, POINTS * (i + 1)) for i, place in enumerate(PLACES)}
 VERSIONS = {name: importlib.metadata.version(name) for name in ("jax", "numpyro", "blackjax", "arviz")}
+PILOT = 128  #: particles of the run that gives a data set's schedule
 KEPT = 19  #: draws among which the true function is ranked
 
 
@@ -75,10 +76,12 @@ FIELDS: dict[Kind, tuple[str, ...]] = {
     "chain": ("warmup", "draws"),
     "particles": ("particles", "moves"),
     "ladder": ("particles", "moves", "ladder_warmup", "ladder_draws"),
-    "bounds": ("particles", "moves", "temperatures", "annealed"),
+    "bounds": ("moves", "temperatures", "annealed"),
     "ranks": ("rank_warmup", "rank_draws"),
 }
-SCHEMES: dict[Kind, tuple[str, ...]] = {"bounds": ("one chain backwards",)}  #: change with the way of computing
+SCHEMES: dict[Kind, tuple[str, ...]] = {
+    "bounds": ("one chain backwards", "own schedule")
+}  #: change with the way of computing
 
 
 def compute(piece: Piece) -> None:
@@ -118,11 +121,12 @@ def _ladder(piece: Piece, target: Model, key: Any) -> Arrays:
 
 
 def _bounds(piece: Piece, target: Model, key: Any) -> Arrays:
-    """Bounds for the task's own targets first, then for others."""
-    of_data, of_chains = jax.random.split(key)
+    """Bounds for the task's own targets first, then for others, whose paths from the prior may be far steeper."""
+    of_data, of_pilot, of_chains = jax.random.split(key, 3)
     true = piece.task.true_weights[: target.dim].numpy()
     of, u = (target, true) if piece.index == 0 else target.simulate(of_data)[:2]
-    schedule = _schedule(piece).refine(piece.sampling.temperatures)
+    pilot = smc_run(of, of_pilot, PILOT, moves=piece.sampling.moves)
+    schedule = pilot.schedule.refine(piece.sampling.temperatures)
     found = simulated.bidirectional(of, u, of_chains, schedule, piece.sampling.annealed)
     return {"lower": np.array(found.lower), "upper": np.array(found.upper)}
 
