@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import update_wrapper, wraps
+from functools import cache, update_wrapper, wraps
 from types import FunctionType
 
 import numpy as np
@@ -37,9 +37,13 @@ def once(decorated=None, *, typechecker=None):
     def body(*args, **kwargs):
         return computed.__dict__.pop("result") if "result" in computed.__dict__ else decorated(*args, **kwargs)
 
-    # jaxtyping looks for the names of annotations among the function's globals.
-    named = FunctionType(body.__code__, decorated.__globals__, body.__name__, None, body.__closure__)
-    checked, passed = jaxtyped(update_wrapper(named, decorated), typechecker=beartype), set()
+    @cache  # made at the first call, since most of what a process imports it never calls
+    def checked():
+        # jaxtyping looks for the names of annotations among the function's globals.
+        named = FunctionType(body.__code__, decorated.__globals__, body.__name__, None, body.__closure__)
+        return jaxtyped(update_wrapper(named, decorated), typechecker=beartype)
+
+    passed = set()
 
     @wraps(decorated)
     def check(*args, **kwargs):
@@ -47,14 +51,14 @@ def once(decorated=None, *, typechecker=None):
             return decorated(*args, **kwargs)
         arguments = tuple(map(_kind, args)), tuple([(name, _kind(value)) for name, value in kwargs.items()])
         if arguments not in passed:
-            result = checked(*args, **kwargs)
+            result = checked()(*args, **kwargs)
             passed.add(arguments)
         else:
             result = decorated(*args, **kwargs)
             if (arguments, _kind(result)) in passed:
                 return result
             computed.result = result
-            checked(*args, **kwargs)
+            checked()(*args, **kwargs)
         passed.add((arguments, _kind(result)))
         return result
 
