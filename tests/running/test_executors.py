@@ -20,7 +20,7 @@ import pytest
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running import executors
-from fsvi_bench.running.executors import LocalExecutor, WorkerDied
+from fsvi_bench.running.executors import RETRIES, LocalExecutor, WorkerDied
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -169,14 +169,12 @@ def test_a_worker_that_dies_costs_no_other_call_and_is_tried_again(elsewhere, tm
     assert Counter(elsewhere.map(dies, arguments)) == Counter(zip(arguments, arguments, strict=True))
 
 
-def test_a_call_that_goes_on_losing_its_worker_is_given_up(elsewhere, tmp_path, monkeypatch):
-    """Once is enough, since a new worker of Ray's takes seconds."""
-    monkeypatch.setattr(executors, "RETRIES", 1)
+def test_a_call_that_goes_on_losing_its_worker_is_given_up(elsewhere, tmp_path):
     outcomes = dict(elsewhere.map(dies_each_time, [tmp_path / "attempts", None]))
     died = outcomes[tmp_path / "attempts"]
     assert isinstance(died, WorkerDied)
     assert "out of memory" in str(died)
-    assert (tmp_path / "attempts").read_text() == "xx"
+    assert (tmp_path / "attempts").read_text() == "x" * (1 + RETRIES)
     assert outcomes[None] is None
 
 
