@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 # On all cores, where pip compiles on one, and without packages' own tests. Some packages have files for later Pythons.
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 
+# Hundreds of processes import the package, and each worker the tests, whose assertions pytest rewrites.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all check docs pictures format clean
 
 run: $(VENV)/.installed

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from functools import cache
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from jaxtyping import config as shape_checks
-from jaxtyping import install_import_hook
 
-import tests.shapes  # noqa: F401 -- the hook finds its checker by name
+from tests.shapes import once
 
 # Shapes in signatures are checked in quick tests; in use they are documentation.
 _CHECKED = [
@@ -27,7 +29,8 @@ _CHECKED = [
         "tasks.task",
     )
 ]
-_hook = install_import_hook(_CHECKED, "tests.shapes.once")
+jaxtyping.jaxtyped = once  # by this name the hook decorates functions
+_hook = jaxtyping.install_import_hook(_CHECKED, "beartype.beartype")
 
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402
 from fsvi_bench.tasks.frozen import FrozenTask, read_task  # noqa: E402
@@ -63,6 +66,14 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or write the user's cache; tasks fitted by one test serve the others of its process."""
     os.environ["FSVI_BENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["WANDB_MODE"] = "offline"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _external_callbacks_looked_for_once() -> None:
+    """Each Trainer reads the metadata of every installed package, where it may find callbacks: a tenth of the time of
+    short trainings."""
+    if registry := sys.modules.get("lightning_fabric.utilities.registry"):  # imported by a test module
+        registry.entry_points = cache(registry.entry_points)
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,8 @@ def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
         ("diabetes", "ffg", "ok"),
     ]
     assert records[0]["provenance"]["git"] is None
-    quick = ("run", "--protocol", "quick", "--splits", "0", "--max-steps", "3", "--wandb", "off", "--json")
+    tiny = ("--dataset", "toy", "--splits", "0", "--max-steps", "3")
+    quick = ("run", "--protocol", "quick", *tiny, "--wandb", "off", "--json")
     records = json.loads(call(command, *quick, cwd=away, env=environment))
     assert {record["method"] for record in records} == set(default_names())
     assert {record["status"] for record in records} == {"ok"}

@@ -1,11 +1,14 @@
 """Shapes in signatures are checked while quick tests run, once for what is alike, and left alone in slow ones."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
-from jaxtyping import Float, TypeCheckError, jaxtyped
+from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_scale
+from fsvi_bench.tasks.task import Task
 from tests.shapes import once
 
 THETA, ALPHA = torch.ones(3), torch.ones(2, 1)  # broadcastable, and not what the signature says
@@ -17,7 +20,7 @@ def test_a_wrong_shape_is_an_error_in_quick_tests():
 
 
 def test_what_passed_once_is_checked_again_wherever_it_differs():
-    @jaxtyped(typechecker=once)
+    @once
     def first(rows: list[Float[Tensor, " k"]], result: object, kind: str = "row") -> Float[Tensor, " k"]:
         return result
 
@@ -38,6 +41,21 @@ def test_what_passed_once_is_checked_again_wherever_it_differs():
     with pytest.raises(TypeCheckError):
         first([row], row, kind=1)
     assert first([other], other) is other
+
+
+@once
+@dataclass
+class Pair:
+    first: Float[Tensor, " k"]
+    second: Float[Tensor, " k"]
+
+
+def test_fields_of_dataclasses_are_checked():
+    row, other = torch.ones(3), torch.ones(4)
+    assert Pair(row, row).second is row
+    with pytest.raises(TypeCheckError):
+        Pair(row, other)
+    assert Task.__init__.__wrapped__  # by the hook
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def log_density_ratio(
         on = torch.rand(s.shape, generator=generator, dtype=s.dtype) < (log_on - both).exp()
         noise = torch.randn(s.shape, generator=generator, dtype=s.dtype)
         drawn = at_slab + slab * pull / shrunk + (slab / shrunk).sqrt() * noise
-        r -= torch.where(on, drawn, at_zero)[..., None] * feature
+        r.view(-1, len(Phi)).addr_(torch.where(on, drawn, at_zero).flatten(), feature, alpha=-1)
         _resample(r, log_weight, total, generator)
     return total + log_weight.logsumexp(-1) - torch.tensor(size, dtype=r.dtype).log()
 

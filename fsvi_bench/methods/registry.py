@@ -8,6 +8,7 @@ import linecache
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import decode_source
 from pathlib import Path
@@ -76,9 +77,10 @@ def method_names() -> list[str]:
     return sorted({*built_in_names(), *entry_points(group=ENTRY_POINT_GROUP).names})
 
 
-def built_in_names() -> list[str]:
+@cache
+def built_in_names() -> tuple[str, ...]:
     """Names of the methods of this package, each of which has a file `conf/methods/<name>.yaml` with its class."""
-    return sorted(path.stem for path in (resource_dir("conf") / "methods").glob("*.yaml"))
+    return tuple(sorted(path.stem for path in (resource_dir("conf") / "methods").glob("*.yaml")))
 
 
 def default_names() -> list[str]:
@@ -89,7 +91,7 @@ def default_names() -> list[str]:
 
 def network_methods() -> list[str]:
     """Names of the methods of this package that take networks, sorted."""
-    return [name for name in sorted(built_in_names()) if load_installed(name).cls.networks]
+    return [name for name in built_in_names() if load_installed(name).cls.networks]
 
 
 def load_method(spec: str) -> MethodEntry:
@@ -237,5 +239,6 @@ def _defaults(name: str, cls: type[Method]) -> MethodDefaults:
     return MethodDefaults(title=name, summary=(inspect.getdoc(cls) or "no description").splitlines()[0])
 
 
+@cache
 def _read_defaults(name: str) -> MethodDefaults:
     return MethodDefaults.model_validate(read_yaml(resource_dir("conf") / "methods" / f"{name}.yaml"))

@@ -162,10 +162,10 @@ def test_another_seed_gives_other_numbers_where_they_matter(row, settings):
 def test_boston_sized_problems_are_bitwise_the_same_in_any_batch(row, settings, boston):
     """k = 100, N = 455: other kernels of BLAS and LAPACK than at k = 20. Alone, and among others in other places."""
     data = twenty_targets(boston)
-    together = trained(row, settings, data, steps=25)
+    together = trained(row, settings, data)
     assert all(each.isfinite().all() for each in together)
     for places in ([0], [19], [1, 4, 7, 10, 13, 16, 19]):
-        assert same(trained(row, settings, data, places, steps=25), [each[places] for each in together])
+        assert same(trained(row, settings, data, places), [each[places] for each in together])
 
 
 @some_trained

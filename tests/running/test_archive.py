@@ -21,7 +21,7 @@ from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify, save
 from fsvi_bench.tasks.task import bind_task
-from tests.running import TOY, changed, execute, refuse_split
+from tests.running.cells import TOY, changed, execute, refuse_split
 
 CHECKOUT = Path(fsvi_bench.__file__).parent
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running import executors
@@ -123,6 +122,8 @@ def parent_gpytorch_and_draw(_):
 
 
 def threads_and_process(_):
+    import torch  # not above, which would cost each program and its workers seconds
+
     return torch.get_num_threads(), os.getpid()
 
 
@@ -260,6 +261,9 @@ def test_workers_of_all_pools_come_from_one_server_with_everything_imported_and_
     assert len(set(draws)) == 4
 
 
+WITHOUT_LIBRARIES = "executors._PRELOADED.clear(), "  #: for workers that need none, whose import takes seconds
+
+
 def program(folder, call, *arguments, cwd=None, **variables):
     """A program of its own, that says what two workers make of a call."""
     lines = ["import os, sys", "from pathlib import Path", "from fsvi_bench.running.executors import LocalExecutor",
@@ -304,7 +308,7 @@ def test_a_temporary_folder_without_room_for_a_socket_costs_only_time(tmp_path):
 @pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_path):
     """Whoever has read a result's length would wait for the rest for ever."""
-    process = program(tmp_path, "leaves_early(Path(sys.argv[1]))", tmp_path / "half")
+    process = program(tmp_path, WITHOUT_LIBRARIES + "leaves_early(Path(sys.argv[1]))", tmp_path / "half")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "(None, None) (None, None)\n"), err
 
@@ -313,7 +317,9 @@ def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_pa
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     """`kill -9` gives the parent no time to end them."""
     marks = [tmp_path / "first", tmp_path / "second"]
-    parent = program(tmp_path, "list(LocalExecutor(2).map(waits_for_ever, map(Path, sys.argv[1:])))", *marks)
+    parent = program(
+        tmp_path, WITHOUT_LIBRARIES + "list(LocalExecutor(2).map(waits_for_ever, map(Path, sys.argv[1:])))", *marks
+    )
     until(lambda: all(mark.is_file() and mark.read_text() for mark in marks))
     processes = [int(process) for mark in marks for process in mark.read_text().split()]
     assert all(map(is_running, processes))

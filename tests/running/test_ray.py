@@ -19,7 +19,7 @@ from fsvi_bench.running.executors import make_executor
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
-from tests.running import comparable, execute, posteriors
+from tests.running.cells import comparable, execute, posteriors
 from tests.running.clusters import ROOT, require_ray
 from tests.running.test_executors import is_running, until, waits_for_ever, work
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fsvi_bench.running.cell import Record
-from tests.running import comparable
+from tests.running.cells import comparable
 from tests.running.clusters import TwoNodes, cluster_environment, require_namespaces
 from tests.running.test_executors import until
 

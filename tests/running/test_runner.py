@@ -17,7 +17,7 @@ from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.task import bind_task
-from tests.running import TOY, changed, comparable, execute
+from tests.running.cells import TOY, changed, comparable, execute
 from tests.scoring.objectives import WEIGHT_SPACE
 
 FAILING = """

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
 from tests.requirements import skip_or_fail
+from tests.running.commands import Command
 from tests.running.test_executors import until
 
 KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "3"))
@@ -25,13 +25,11 @@ GRID = f"--dataset toy --splits {SPLITS} --max-steps 200".split() + [w for name 
 pytestmark = pytest.mark.slow
 
 
-def start(out: Path, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fsvi_bench", "run", *arguments, "--wandb", "off", "--out", str(out)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **pipes)
+def start(out: Path, *arguments: str) -> Command:
+    return Command("run", *arguments, "--wandb", "off", "--out", out)
 
 
-def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, str]:
+def finish(process: Command, seconds: float = 300) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
@@ -52,7 +50,7 @@ def without_clock(text: str) -> list[dict]:
     return [{k: v for k, v in record.items() if k not in ("seconds", "provenance")} for record in json.loads(text)]
 
 
-def kill_after(process: subprocess.Popen, out: Path, records: int, seconds: float) -> None:
+def kill_after(process: Command, out: Path, records: int, seconds: float) -> None:
     """Ends the process group with -9, so many seconds after so many records are there (of 0: after work began)."""
     while process.poll() is None:
         if (out / ".running").is_file() and len(list(out.rglob("record.json"))) >= records:

@@ -17,7 +17,7 @@ from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import read_trace, trace_steps
-from tests.running import changed, comparable, execute, posteriors
+from tests.running.cells import changed, comparable, execute, posteriors
 
 TRAINING = """
 from __future__ import annotations
