@@ -111,7 +111,7 @@ def test_logits_of_other_features_are_refused(logits: NetworkTask) -> None:
         _ = other.network
     found = CertifiedNetwork(other, functions(3, 0), certificate(other, functions(3, 0)))
     assert departures(found) == ["it was made from other features"]
-    assert departures(found._replace(task=logits)) == []
+    assert departures(replace(found, task=logits)) == []
 
 
 def test_noise_that_does_not_fit_the_model_is_refused() -> None:
