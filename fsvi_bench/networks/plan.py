@@ -29,7 +29,7 @@ class Sampling(Strict):
     ladder_draws: PositiveInt
     bounds: PositiveInt = 20  #: simulated data sets with bounds of log Z
     temperatures: PositiveInt = 2000  #: of annealing in both directions
-    annealed: PositiveInt = 8  #: chains in each direction
+    annealed: PositiveInt = 8  #: chains of each bound
     ranks: PositiveInt = 100  #: simulated data sets for calibration
     rank_warmup: PositiveInt = 500
     rank_draws: PositiveInt = 1000

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fsvi_bench.errors import InputError
@@ -30,8 +31,8 @@ from fsvi_bench.networks.task import PLACES, NetworkTask
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
 
 
-def _or_none(number: float | None) -> float | None:
-    return None if number is None or math.isnan(number) else number
+def _or_none(number: Any) -> Any:
+    return None if isinstance(number, float) and math.isnan(number) else number
 
 
 Number = Annotated[float | None, BeforeValidator(_or_none)]
@@ -74,7 +75,8 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
     Raises:
         InputError: values of q are so large that scores overflow.
     """
-    if not (largest := max(float(tensor.abs().max()) for tensor in q.tensors.values())) < OVERFLOW:
+    largest = float(torch.stack([tensor.abs().max() for tensor in q.tensors.values()]).max())  # NaN if one is
+    if not largest < OVERFLOW:
         raise InputError(f"function values reach {largest:.1e}, expected below {OVERFLOW:g}; rescale them")
     half = len(reference) // 2
     # As many exact draws as q has functions: distances between finite sets grow as the sets get smaller.

@@ -234,6 +234,17 @@ class LogitTask(NetworkTask):
         return (y > self.threshold).double()
 
 
+def network_name(dataset: str, split: int) -> str | None:
+    """The name of the network task with this row in tables; None for any other row.
+
+    >>> network_name("yacht-collapsed-10-simulated", 0)
+    'yacht:0:collapsed-10:simulated'
+    """
+    if (match := re.fullmatch(rf"([^-]+)-(collapsed-[1-9]\d{{0,3}}|{LOGIT})(-simulated)?", dataset)) is None:
+        return None
+    return task_name(match[1], split, match[2], "simulated" if match[3] else "real")
+
+
 def task_name(dataset: str, split: int, model: str, targets: Targets) -> str:
     """`yacht:0:collapsed-10`, with `:simulated` for simulated targets."""
     return f"{dataset}:{split}:{model}" + (":simulated" if targets == "simulated" else "")

@@ -14,6 +14,8 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import rankdata
 
+from fsvi_bench.errors import InputError
+from fsvi_bench.networks.task import network_name
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.presenting.looks import looks
 from fsvi_bench.presenting.summary import cells_of
@@ -31,22 +33,27 @@ PAIRS = {
     "NLPD": ("nlpd", "nlpd"),
 }
 RESAMPLES = 2000
+FEWEST = 6  #: ranked entries with a correlation
 Tables = Mapping[str, Float[np.ndarray, "M splits 1"]]  #: by data set
 
 
 def compare_tracks(request: Request, context: ExperimentContext) -> Frames:
     """Mean ranks of every entry by pair of scores, and their correlations."""
-    records = context.cells.records
-    networks = {record.dataset for record in records if record.network_scores is not None}
-    cells = cells_of(records)
-    return compared(cells.assign(network=cells["dataset"].isin(networks)))
+    cells = cells_of(context.cells.records)
+    return compared(cells.assign(network=cells["dataset"].map(lambda name: network_name(name, 0) is not None)))
 
 
 def compared(cells: pd.DataFrame) -> Frames:
-    """The same from cells; the column `network` tells the track. Entries need cells on both."""
+    """The same from cells; the column `network` tells the track. Entries need cells on both.
+
+    Raises:
+        InputError: no entry has.
+    """
     cells = cells.assign(entry=cells["method"] + " " + cells["family"])
     both = cells.groupby("entry")["network"].nunique()
     cells = cells[cells["entry"].isin(both.index[both == 2])]
+    if not len(cells):
+        raise InputError("no method has records on both linear tasks and networks; compute them with --compute")
     places = pd.concat([_places(cells, pair, *scores) for pair, scores in PAIRS.items()], ignore_index=True)
     found = pd.DataFrame([_correlation(cells, pair, *scores) for pair, scores in PAIRS.items()])
     places = places.join(looks(places["method"])).merge(found[["pair", "value", "low", "high"]])
@@ -59,7 +66,7 @@ def _tables(cells: pd.DataFrame, score: str, network: bool) -> Tables:
     """Scores by data set, entries in order of their names; infinite if a cell diverged, NaN if one failed."""
     own = cells[cells["network"] == network]
     values = own[score].where(own["status"] != "diverged", np.inf)
-    table = values.groupby([own["dataset"], own["entry"], own["split"]]).mean()
+    table = values.groupby([own["dataset"], own["entry"], own["split"]]).mean(skipna=False)
     entries = sorted(cells["entry"].unique())
     return {
         str(name): of.droplevel(0).unstack("split").reindex(entries).to_numpy()[..., None]
@@ -83,11 +90,13 @@ def _places(cells: pd.DataFrame, pair: str, linear: str, network: str) -> pd.Dat
 def _correlation(cells: pd.DataFrame, pair: str, linear: str, network: str) -> dict[str, object]:
     (a, of_a), (b, of_b) = _ranks(cells, pair, linear, False), _ranks(cells, pair, network, True)
     ranked = np.flatnonzero(~np.isnan(a + b))
+    scores = {"pair": pair, "linear": linear, "network": network, "entries": len(ranked)}
+    if len(ranked) < FEWEST:  # says nothing
+        return scores | {"value": 0.0, "low": -1.0, "high": 1.0}
     generator = derived_generator("linear vs network", pair, "entries")
     drawn = ranked[generator.integers(len(ranked), size=(RESAMPLES, len(ranked)))]
     resampled = spearman(*(np.take_along_axis(of, drawn, axis=1) for of in (of_a, of_b)))
     low, high = np.nanquantile(resampled, [BEYOND, 1 - BEYOND])
-    scores = {"pair": pair, "linear": linear, "network": network, "entries": len(ranked)}
     return scores | {"value": float(spearman(a[ranked], b[ranked])), "low": low, "high": high}
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
-from fsvi_bench.presenting.summary import unnested
+from fsvi_bench.presenting.summary import flat_of_network, unnested
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.scoring.scores import NESTED, Scores
@@ -52,6 +52,7 @@ def record_row(record: Record) -> dict[str, Any]:
     nested = {name: getattr(record, name) for name in (*IDENTITY, *WORDS)} | {"option": record.hyperparameters}
     nested |= {"hyperparameters": canonical_json(record.hyperparameters)}
     nested |= record.scores.model_dump() if record.scores is not None else {}
+    nested |= {name.replace(".", "_"): value for name, value in flat_of_network(record.network_scores).items()}
     nested |= {"work": record.work, "detail": record.details, "seconds": record.seconds and record.seconds.model_dump()}
     nested |= {"provenance": {name: _word(value) for name, value in record.provenance.items()}}
     given = unnested({name: value for name, value in nested.items() if value is not None}, "_")

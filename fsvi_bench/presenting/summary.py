@@ -19,6 +19,7 @@ from rich.table import Table as Terminal
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.networks.scores import NetworkScores
+from fsvi_bench.networks.task import network_name
 from fsvi_bench.presenting.tables import Cell, Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
@@ -50,7 +51,7 @@ UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's origin
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
-FLOORS = "Exact draws: what as many draws from the posterior itself score."
+FLOORS = "Exact draws: what draws from the posterior itself score; fewer functions have a higher floor (see records)."
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
@@ -180,7 +181,7 @@ def result_table(records: Sequence[Record], width: int) -> Terminal | Group:
 
     Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns.
     """
-    networks = {record.dataset for record in records if record.network_scores is not None}
+    networks = {record.dataset for record in records if network_name(record.dataset, 0)}
     parts = [[record for record in records if (record.dataset in networks) == of] for of in (False, True)]
     tables = [_result_table(part, width) for part in parts if part]
     return tables[0] if len(tables) == 1 else Group(*tables)
@@ -261,7 +262,8 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     rows: list[Sequence[Cell]] = []
     for first, written in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles)):
         if MARK in cells and (not rows or rows[-1][0] != first["dataset"]):
-            rows.append((first["dataset"], EXACT_DRAWS, *floors(cells, first["dataset"], scores)))
+            count, found = floors(cells, first["dataset"], scores)
+            rows.append((first["dataset"], f"{count:,} {EXACT_DRAWS}", *found))
         rows.append((first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *written))
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
@@ -269,14 +271,14 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     return table
 
 
-def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> list[Written]:
-    """The cells of the row of exact draws, as many as there are of most methods: medians over splits."""
+def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> tuple[int, list[Written]]:
+    """How many exact draws the method with most functions is compared with, and their cells: medians over splits."""
     own = cells[cells["dataset"].eq(dataset) & cells["functions"].notna()]
     most = own[own["functions"] == own["functions"].max()].drop_duplicates("split")
     names = [f"{score}.floor" for score in scores]
     found = most.reindex(columns=names).median()
     shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in found]
-    return [Written(len(most), str(len(most))), *shown]
+    return int(own["functions"].max()), [Written(len(most), str(len(most))), *shown]
 
 
 def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> None:

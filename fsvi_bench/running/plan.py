@@ -123,6 +123,7 @@ def make_plan(request: Request) -> Plan:
             row for each in methods.values() if each.cls.networks for row in _rows(request, asked, each, True)
         )
         rows += [_only_on(networks, row) for row in on_networks]
+    rows = [row for row in rows if row.datasets is None or names.keys() & row.datasets]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
         missing = f"--family {', '.join(request.families)}: none of the chosen methods ({', '.join(methods)}) has it"
@@ -131,7 +132,7 @@ def make_plan(request: Request) -> Plan:
     return Plan(
         written=datetime.now(UTC),
         tasks=tuple(tasks),
-        variants=tuple(row for row in rows if row.datasets is None or names.keys() & row.datasets),
+        variants=tuple(rows),
         provenance={},
         given=given,
         methods=methods,
@@ -202,7 +203,8 @@ def _rows(request: Request, asked: Protocol, method: MethodEntry, on_networks: b
                 method=method.name,
                 family=family,
                 hyperparameters=options.model_dump(mode="json"),
-                seeds=(0,) if method.cls.is_deterministic(options) else seeds,
+                # A network's mode depends on where the search for it starts.
+                seeds=(0,) if method.cls.is_deterministic(options) and not on_networks else seeds,
                 code_sha256=code,
                 datasets=datasets,
             )

@@ -27,13 +27,13 @@ LIBRARIES = {
     "numpy": "numpy",
     "scipy": "scipy",
 }
-#: The module that trains and scores a cell. The rest of its package does not affect results.
-TRAINS_AND_SCORES = "fsvi_bench.running.job"
+#: The modules that train and score a cell. The rest of their package does not affect results.
+TRAINS_AND_SCORES = ("fsvi_bench.running.job", "fsvi_bench.running.network_job")
 
 
 def decisive_sha256(method_sha256: str) -> str:
     """Hash of everything except settings that determines a result: method, training and scoring code, and kernels."""
-    shared = meaning_sha256(TRAINS_AND_SCORES, excluding=("fsvi_bench.running",))
+    shared = meaning_sha256(*TRAINS_AND_SCORES, excluding=("fsvi_bench.running",))
     asked = arithmetic()
     return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 

@@ -16,6 +16,7 @@ from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.networks.official import CertifiedNetwork
+from fsvi_bench.networks.task import LogitTask, network_name
 from fsvi_bench.running.cell import Cell, Plan, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
@@ -153,7 +154,10 @@ def _compute(
 ) -> Iterator[Outcome]:
     """Yields outcomes as jobs finish. Batches that train are split over the workers; on a CPU results do not change."""
     progress.start("cells", len(cells), Counter(map(_group, cells)))
-    batches = [(batch, _takes_time(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
+    batches = [
+        (batch, network_name(batch[0].dataset, 0) is not None or _takes_time(methods[batch[0].method], batch[0]))
+        for batch in _batches(cells, problems)
+    ]
     # Closed forms take less time than sending them to a worker.
     here = resources.device == "cpu" and not any(trains for _, trains in batches)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
@@ -179,8 +183,9 @@ def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
     for cell in cells:
         task = problems.tasks[cell.dataset, cell.split]
         if isinstance(task, CertifiedNetwork):
-            # The features of different splits are different models.
-            groups[cell.row, len(task.task.train_index), getattr(task.task, "linear_task", "")].append(cell)
+            # The features of different splits are different models, and so are networks of other scales.
+            model = task.task.linear_task if isinstance(task.task, LogitTask) else repr(task.task.network)
+            groups[cell.row, len(task.task.train_index), model].append(cell)
         else:
             groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
     return list(groups.values())

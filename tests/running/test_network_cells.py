@@ -22,12 +22,16 @@ from fsvi_bench.methods.mean_field_vi import MeanFieldVI
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.networks.reference import read_functions
 from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.presenting.parquet import record_row
 from fsvi_bench.presenting.summary import EXACT_DRAWS, cells_of, floors, result_table
 from fsvi_bench.running.network_job import NetworkProblem, network_data, score_network
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import load_protocol, make_plan, protocols
+from fsvi_bench.running.provenance import TRAINS_AND_SCORES
 from fsvi_bench.running.store import POSTERIOR_FILE, Store
+from fsvi_bench.sources import reached
 
 TOY = "toy:0:collapsed-2:simulated"
 ROW = "toy-collapsed-2-simulated"
@@ -142,12 +146,13 @@ def test_tables_show_networks_apart_with_what_exact_draws_score(folder: Path) ->
     assert "RMSE" in linear
     assert "energy" not in linear
     assert "energy" in networks
-    assert networks.index(EXACT_DRAWS) < networks.index("mean-field-vi") < networks.index("ensemble")
+    assert networks.index(f"1,000 {EXACT_DRAWS}") < networks.index("mean-field-vi") < networks.index("ensemble")
 
 
 def test_floors_are_those_of_the_method_with_most_functions(folder: Path) -> None:
     records = [record for record in Store(folder).records if record.dataset == ROW]
-    splits, floor = floors(cells_of(records), ROW, ["w2_test"])
+    count, (splits, floor) = floors(cells_of(records), ROW, ["w2_test"])
+    assert count == 1000
     assert records[0].network_scores is not None
     assert (splits.value, floor.value) == (1, records[0].network_scores.scores["w2_test"].floor)
     assert records[1].network_scores is not None
@@ -168,9 +173,50 @@ def test_a_report_has_networks_tables_and_commands(folder: Path, tmp_path: Path,
     assert ("--dataset toy" in page) == linear
 
 
-def test_a_divergence_is_a_status(tmp_path: Path) -> None:
-    found = run(tmp_path, datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 1e200})
+def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path: Path, cli: Any) -> None:
+    found = run(tmp_path / "out", datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 1e200})
     assert found["status"].tolist() == ["diverged"]
+    assert cli("report", tmp_path / "out", "--out", tmp_path)[0] == 0
+    page = (tmp_path / "report.html").read_text()
+    assert f"fsvi-bench run --method mean-field-vi --family ffg --task {TOY} --set lr=1e+200 --max-steps 60" in page
+
+
+def test_commands_leave_out_the_defaults_of_networks_alone(folder: Path, tmp_path: Path, cli: Any) -> None:
+    """0.3 is the default on linear tasks, 0.03 on networks."""
+    run(tmp_path / "out", datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 0.3})
+    assert cli("report", tmp_path / "out", "--out", tmp_path)[0] == 0
+    assert "--set lr=0.3" in (tmp_path / "report.html").read_text()
+
+
+def test_scores_are_exported(folder: Path) -> None:
+    rows = [record_row(record) for record in Store(folder).records if record.dataset == ROW]
+    for row in rows:
+        assert math.isfinite(row["w2_test"])
+        assert row["w2_test_floor"] > 0
+
+
+def test_a_family_that_no_method_has_on_the_task_is_refused() -> None:
+    with pytest.raises(InputError, match="none of the chosen methods"):
+        make_plan(Request(task_files=[TOY], families=["spike-slab"]))
+
+
+def test_what_scores_a_network_is_in_the_hash_of_its_code() -> None:
+    found = reached(TRAINS_AND_SCORES, ["fsvi_bench.running"])
+    assert {"fsvi_bench.networks.scores", "fsvi_bench.networks.comparison", "fsvi_bench.networks.reference"} <= {*found}
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ("yacht-collapsed-10", "yacht:3:collapsed-10"),
+        ("toy-collapsed-2-simulated", "toy:3:collapsed-2:simulated"),
+        ("energy-logit-100", "energy:3:logit-100"),
+        ("energy", None),
+        ("my-data", None),
+    ],
+)
+def test_rows_name_their_networks(row: str, name: str | None) -> None:
+    assert network_name(row, 3) == name
 
 
 def test_default_methods_that_need_a_linear_model_leave_networks_out() -> None:

@@ -53,6 +53,7 @@ def compared(study: Study) -> pd.DataFrame:
     lines = study.summary
     places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
     best = places.transform(lambda entries: supported_best(study, *entries.name))
+    best = best.where(~lines["score"].str.startswith("variance_ranks"))  # of which higher is better
     return lines.assign(interval=[_interval(study, line) for line in lines.itertuples()], best=lines["entry"] == best)
 
 

@@ -105,8 +105,9 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     for first, numbers in written_rows(summary, scores, format_mean):
         family = Written(first["entry"].variant, first["family"], first["words"])
         rows.append((first["method"], family, *numbers, train.get(first["entry"])))
-    if any(dataset == of for of, _ in study.networks):
-        rows.append((REFERENCE, "draws of the reference", *floors(study.cells, dataset, scores), None))
+    if "functions" in study.cells and study.cells.loc[study.cells["dataset"].eq(dataset), "functions"].notna().any():
+        count, found = floors(study.cells, dataset, scores)
+        rows.append((REFERENCE, f"{count:,} draws of the reference", *found, None))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
@@ -188,8 +189,10 @@ def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
         words += [*_each("--dataset", sorted(linear["dataset"].unique())), "--splits", ranges(linear["split"])]
     words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
-        defaults = load_installed(entry.method).options({}).model_dump(mode="json")
+        found = load_installed(entry.method)
+        there: list[dict[str, Any]] = [{}] * bool(len(linear)) + [found.defaults.network_options] * bool(names)
+        defaults = [found.options(changes).model_dump(mode="json") for changes in there]
     except InputError:  # not installed, or without complete defaults: all settings are listed
-        defaults = {}
-    own = {n: value for n, value in entry.hyperparameters.items() if n not in defaults or defaults[n] != value}
+        defaults = [{}]
+    own = {n: v for n, v in entry.hyperparameters.items() if any(n not in each or each[n] != v for each in defaults)}
     return (*words, *setting_words(own))

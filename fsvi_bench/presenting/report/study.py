@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.summary import ROW, cells_of, scores_in, summary_of
@@ -55,8 +56,8 @@ class Study:
     @cached_property
     def networks(self) -> dict[tuple[str, int], str]:
         """The names of the network tasks by data set and split."""
-        scored = ((record, record.network_scores) for record in self.archive.records)
-        return {(record.dataset, record.split): scores.task for record, scores in scored if scores is not None}
+        places = {(record.dataset, record.split) for record in self.archive.records}
+        return {place: name for place in places if (name := network_name(*place)) is not None}
 
     @cached_property
     def linear(self) -> Study:
