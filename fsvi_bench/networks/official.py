@@ -10,7 +10,7 @@ import torch
 from fsvi_bench.errors import InputError, plain, quoted
 from fsvi_bench.files import is_file
 from fsvi_bench.networks.plan import planned_tasks
-from fsvi_bench.networks.reference import Certificate, Functions, read_reference
+from fsvi_bench.networks.reference import Certificate, Functions, certificate_path, read_reference, reference_path
 from fsvi_bench.networks.task import FORMAT, NetworkTask, Targets, build, read_network_task, task_name
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tensorfile import read_tensor_file
@@ -128,6 +128,9 @@ def load_network(name: str | Path) -> CertifiedNetwork:
             f"{plain(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
         )
     task = read_network_task(path)
+    for part in (reference_path(path), certificate_path(path)):
+        if not is_file(part):
+            raise InputError(f"the network task {path} needs {part.name} next to it; build it with `networks build`")
     reference, certificate = read_reference(path, task)
     certificate.require_limits()
     return CertifiedNetwork(task, reference, certificate)

@@ -106,7 +106,8 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
-        default=(), description="Task file, or an official task such as boston:0; may be repeated."
+        default=(),
+        description="Task file, or an official task such as boston:0; may be repeated. Networks: yacht:0:collapsed-10.",
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
         default=(),
