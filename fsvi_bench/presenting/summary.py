@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.console import Console, Group
@@ -33,9 +33,7 @@ OF_NETWORKS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "network_scores.yaml
 COLUMNS = OF_NETWORKS | SHOWN
 SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
 #: Scores that count as infinite if q diverged.
-DIVERGES = [
-    name for name in (*SCORES, *OF_NETWORKS) if name.startswith(("kl", "pred", "joint", "rev", "energy", "w2_test"))
-]
+DIVERGES = [name for name in (*SCORES, *OF_NETWORKS) if "kl" in name or name.startswith(("energy_", "w2_test"))]
 MARK = "energy_distance_20_test"  #: a score that every scored network has, and no linear task
 EXACT_DRAWS = "exact draws"  #: the row of the floors
 ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
@@ -80,10 +78,8 @@ def flat_of_network(found: NetworkScores | None) -> dict[str, Any]:
     """Scores by name, each with its parts `.error`, `.floor` and `.floor_error`, and the number of functions."""
     if found is None:
         return {}
-    parts = {(name, part): number for name, score in found.scores.items() for part, number in score}
-    return {name if part == "value" else f"{name}.{part}": number for (name, part), number in parts.items()} | {
-        "functions": found.functions
-    }
+    parts = {f"{name}.{part}": number for name, score in found.scores.items() for part, number in score}
+    return {name.removesuffix(".value"): number for name, number in parts.items()} | {"functions": found.functions}
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
@@ -181,9 +177,10 @@ def result_table(records: Sequence[Record], width: int) -> Terminal | Group:
 
     Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns.
     """
-    networks = {record.dataset for record in records if network_name(record.dataset, 0)}
-    parts = [[record for record in records if (record.dataset in networks) == of] for of in (False, True)]
-    tables = [_result_table(part, width) for part in parts if part]
+    parts: dict[bool, list[Record]] = {False: [], True: []}
+    for record in records:
+        parts[network_name(record.dataset, record.split) is not None].append(record)
+    tables = [_result_table(part, width) for part in parts.values() if part]
     return tables[0] if len(tables) == 1 else Group(*tables)
 
 
@@ -261,9 +258,9 @@ def _shown(kls: Iterable[float | None]) -> list[str]:
 def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str], cells: pd.DataFrame) -> Terminal:
     rows: list[Sequence[Cell]] = []
     for first, written in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles)):
-        if MARK in cells and (not rows or rows[-1][0] != first["dataset"]):
-            count, found = floors(cells, first["dataset"], scores)
-            rows.append((first["dataset"], f"{count:,} {EXACT_DRAWS}", *found))
+        new = not rows or rows[-1][0] != first["dataset"]
+        if new and (found := floors(cells, first["dataset"], scores)) is not None:
+            rows.append((first["dataset"], f"{found.draws:,} {EXACT_DRAWS}", *found.cells))
         rows.append((first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *written))
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
@@ -271,14 +268,24 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     return table
 
 
-def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> tuple[int, list[Written]]:
-    """How many exact draws the method with most functions is compared with, and their cells: medians over splits."""
-    own = cells[cells["dataset"].eq(dataset) & cells["functions"].notna()]
+class Floors(NamedTuple):
+    """What exact draws score, as many as the method with most functions has."""
+
+    draws: int
+    cells: list[Written]  #: of their row: the number of splits, and medians over these
+
+
+def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> Floors | None:
+    """The floors of a network's scores; None for a linear task, and if no cell finished."""
+    own = cells[cells["dataset"] == dataset].reindex(columns=[*cells.columns.union(["functions"])])
+    own = own[own["functions"].notna()]
+    if own.empty:
+        return None
     most = own[own["functions"] == own["functions"].max()].drop_duplicates("split")
     names = [f"{score}.floor" for score in scores]
     found = most.reindex(columns=names).median()
     shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in found]
-    return int(own["functions"].max()), [Written(len(most), str(len(most))), *shown]
+    return Floors(int(own["functions"].max()), [Written(len(most), str(len(most))), *shown])
 
 
 def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> None:

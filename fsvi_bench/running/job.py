@@ -87,7 +87,10 @@ def make_method(
     tasks: Sequence[Any],
     seeds: Sequence[int],
 ) -> Method:
-    """A method on tasks. Its random numbers depend on the task, the method, the family and the cell's seed."""
+    """A method on `Task`s or `NetworkProblem`s.
+
+    Its random numbers depend on the task, the method, the family and the cell's seed.
+    """
     named = [task.frozen.sha256 for task in tasks]
     streams = [derive_seed(sha256, entry.name, family, seed) for sha256, seed in zip(named, seeds, strict=True)]
     return entry.cls(network_data(tasks) if _are_networks(tasks) else tasks, family, streams, options)

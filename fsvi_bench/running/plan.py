@@ -116,6 +116,8 @@ def make_plan(request: Request) -> Plan:
             f"{no_networks[0]} takes linear models only, but {networks[0]} is a network; run them apart, or choose "
             f"among {', '.join(network_methods())}"
         )
+    if networks == tuple(names):
+        methods = {name: method for name, method in methods.items() if method.cls.networks}
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
     if networks:
         rows = [_only_on([name for name in names if name not in networks], row) for row in rows]

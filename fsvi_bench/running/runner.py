@@ -154,10 +154,7 @@ def _compute(
 ) -> Iterator[Outcome]:
     """Yields outcomes as jobs finish. Batches that train are split over the workers; on a CPU results do not change."""
     progress.start("cells", len(cells), Counter(map(_group, cells)))
-    batches = [
-        (batch, network_name(batch[0].dataset, 0) is not None or _takes_time(methods[batch[0].method], batch[0]))
-        for batch in _batches(cells, problems)
-    ]
+    batches = [(batch, _takes_time(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
     # Closed forms take less time than sending them to a worker.
     here = resources.device == "cpu" and not any(trains for _, trains in batches)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
@@ -192,7 +189,12 @@ def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
 
 
 def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
-    """Whether the method trains or draws. The class decides: an instance would need a task for every batch."""
+    """Whether the method trains, draws, or searches for a network's mode.
+
+    The class decides: an instance would need a task for every batch.
+    """
+    if network_name(cell.dataset, cell.split) is not None:
+        return True
     return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))
 
 

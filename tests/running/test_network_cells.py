@@ -151,8 +151,10 @@ def test_tables_show_networks_apart_with_what_exact_draws_score(folder: Path) ->
 
 def test_floors_are_those_of_the_method_with_most_functions(folder: Path) -> None:
     records = [record for record in Store(folder).records if record.dataset == ROW]
-    count, (splits, floor) = floors(cells_of(records), ROW, ["w2_test"])
-    assert count == 1000
+    found = floors(cells_of(records), ROW, ["w2_test"])
+    assert found is not None
+    assert found.draws == 1000
+    splits, floor = found.cells
     assert records[0].network_scores is not None
     assert (splits.value, floor.value) == (1, records[0].network_scores.scores["w2_test"].floor)
     assert records[1].network_scores is not None
@@ -171,6 +173,13 @@ def test_a_report_has_networks_tables_and_commands(folder: Path, tmp_path: Path,
     assert f"--task {TOY}" in page
     assert f"--dataset {ROW}" not in page
     assert ("--dataset toy" in page) == linear
+
+
+def test_a_network_without_scores_has_no_floors_and_a_linear_task_neither(folder: Path) -> None:
+    cells = cells_of(Store(folder).records)
+    assert floors(cells, "toy", ["w2_test"]) is None
+    assert floors(cells.assign(functions=math.nan), ROW, ["w2_test"]) is None
+    assert floors(cells[cells["dataset"] == "toy"].drop(columns="functions"), "toy", ["w2_test"]) is None
 
 
 def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path: Path, cli: Any) -> None:
@@ -196,7 +205,9 @@ def test_scores_are_exported(folder: Path) -> None:
 
 
 def test_a_family_that_no_method_has_on_the_task_is_refused() -> None:
-    with pytest.raises(InputError, match="none of the chosen methods"):
+    with pytest.raises(
+        InputError, match=r"none of the chosen methods \(bernoulli-dropout, mean-field-vi, rand-a, ssge\)"
+    ):
         make_plan(Request(task_files=[TOY], families=["spike-slab"]))
 
 

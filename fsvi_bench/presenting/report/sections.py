@@ -105,9 +105,8 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     for first, numbers in written_rows(summary, scores, format_mean):
         family = Written(first["entry"].variant, first["family"], first["words"])
         rows.append((first["method"], family, *numbers, train.get(first["entry"])))
-    if "functions" in study.cells and study.cells.loc[study.cells["dataset"].eq(dataset), "functions"].notna().any():
-        count, found = floors(study.cells, dataset, scores)
-        rows.append((REFERENCE, f"{count:,} draws of the reference", *found, None))
+    if (found := floors(study.cells, dataset, scores)) is not None:
+        rows.append((REFERENCE, f"{found.draws:,} draws of the reference", *found.cells, None))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
