@@ -23,6 +23,7 @@ from fsvi_bench.networks.reference import (
     Functions,
     Quadrature,
     certificate_path,
+    packed,
     read_functions,
     read_reference,
     reference_path,
@@ -30,6 +31,7 @@ from fsvi_bench.networks.reference import (
 )
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, simulate, write_network_task
+from fsvi_bench.tensorfile import identity
 
 GRID = Quadrature(change=1e-9, mean_z=2.0, variance_z=2.5)
 
@@ -52,7 +54,7 @@ def certificate(task: NetworkTask, reference: Functions, **changes: object) -> C
     values = {
         "task": task.name,
         "task_sha256": task.sha256,
-        "reference_sha256": reference.sha256,
+        "reference_sha256": identity({}, packed(reference)),
         "level": "C0",
         "log_z": Estimate(value=-30.0, error=0.0),
         "agreement": TWO,
@@ -72,8 +74,7 @@ def toy() -> NetworkTask:
 @pytest.fixture
 def folder(toy: NetworkTask, tmp_path: Path) -> Path:
     """A task file with a reference whose functions are independent standard normal numbers, halved."""
-    path, drawn = tmp_path / "0-simulated.safetensors", functions(1000, 0)
-    reference = Functions(*(tensor.float() for tensor in drawn.tensors.values()))
+    path, reference = tmp_path / "0-simulated.safetensors", functions(1000, 0)
     write_network_task(path, toy)
     write_reference(path, reference, certificate(toy, reference))
     return path
@@ -157,7 +158,6 @@ def test_a_reference_survives_its_file(toy: NetworkTask, folder: Path) -> None:
     found = load_network(folder)
     assert found.certificate.failures() == []
     assert len(found.reference) == 1000
-    assert found.reference.f_box.dtype == torch.float32
 
 
 def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder: Path) -> None:
@@ -284,11 +284,22 @@ def test_a_spoilt_reference_is_refused(toy: NetworkTask, folder: Path, spoil, me
     reference, _ = read_reference(folder, toy)
     broken = Functions(*(spoil(tensor) for tensor in reference.tensors.values()))
     text = certificate(toy, broken).model_dump_json()
-    tensors = {name: tensor.contiguous() for name, tensor in broken.tensors.items()}
-    save_file(tensors, reference_path(folder), {"format": "fsvi-network-reference/1", "task_sha256": toy.sha256})
+    save_file(packed(broken), reference_path(folder), {"format": "fsvi-network-reference/1", "task_sha256": toy.sha256})
     certificate_path(folder).write_text(text)
     with pytest.raises(InputError, match=message):
         load_network(folder)
+
+
+def test_a_reference_is_rounded_to_steps_of_its_range(toy: NetworkTask, folder: Path) -> None:
+    before = functions(1000, 5)
+    before.f_box[:, 3] = 0.25  # all equal
+    write_reference(folder, before, certificate(toy, before))
+    after = load_network(folder).reference
+    for place in PLACES:
+        range_ = before.at(place).amax(0) - before.at(place).amin(0)
+        assert bool(((after.at(place) - before.at(place)).abs() <= range_ / 255 / 2 * (1 + 1e-9)).all())
+        assert bool((range_ / 255 < 0.04 * before.at(place).std(0)).logical_or(range_ == 0).all())
+    assert after.f_box[:, 3].unique().tolist() == [0.25]
 
 
 def test_a_certificate_is_of_its_task(toy: NetworkTask, folder: Path) -> None:

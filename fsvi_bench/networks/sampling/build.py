@@ -26,6 +26,7 @@ from fsvi_bench.networks.reference import (
     Estimate,
     Functions,
     Quadrature,
+    packed,
 )
 from fsvi_bench.networks.sampling import evidence, simulated
 from fsvi_bench.networks.sampling.agreement import MMD_DRAWS, agreement, monte_carlo_errors
@@ -35,6 +36,7 @@ from fsvi_bench.networks.sampling.quadrature import quadrature
 from fsvi_bench.networks.sampling.smc import Schedule, SmcRun, pool, smc_run
 from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Training
 from fsvi_bench.seeds import derive_seed, derived_generator
+from fsvi_bench.tensorfile import identity
 
 Kind = Literal["chain", "particles", "ladder", "bounds", "ranks"]
 Arrays = dict[str, Any]  #: by name
@@ -194,7 +196,7 @@ def _reference(
 ) -> tuple[Functions, Certificate]:
     f = np.stack([chain["f"] for chain in found["chain"]])
     flat = f.reshape(-1, f.shape[-1])
-    thinned = flat[((np.arange(DRAWS) + 0.5) * (len(flat) / DRAWS)).astype(int)].astype(np.float32)
+    thinned = flat[((np.arange(DRAWS) + 0.5) * (len(flat) / DRAWS)).astype(int)]
     reference = Functions(*(torch.from_numpy(thinned[:, group].copy()) for group in GROUPS.values()))
     two = _agreement(task, found, f)
     level, grid = task.level, None
@@ -204,7 +206,7 @@ def _reference(
     certificate = Certificate(
         task=task.name,
         task_sha256=task.sha256,
-        reference_sha256=reference.sha256,
+        reference_sha256=identity({}, packed(reference)),
         level=level,
         log_z=log_z,
         quadrature=grid,
