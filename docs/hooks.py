@@ -20,6 +20,7 @@ OUTSIDE = {
 COMMANDS_GO_HERE = "<!-- The site lists every command here. -->"
 INLINE_CODE = re.compile(r"(?<!</span>)<code>[^<]*</code>")
 HYPHENATED = re.compile(r"[^\s<>]*-[^\s<>]*(?=[\s<])")
+LONG_CELL = re.compile(r"<td>(?=(?:(?!</td>).){80})")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)")
 
 
@@ -38,7 +39,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Marks the words of inline code that have hyphens, after which a browser would break them: see site.css."""
+    """Marks for site.css: words with hyphens in inline code, which a browser would break, and long table cells."""
+    html = LONG_CELL.sub('<td class="long">', html)
     return INLINE_CODE.sub(lambda code: HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
 
 
@@ -47,6 +49,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """404.html is a template, not a page."""
+    return on_post_page(output_content)
 
 
 def _in_site(target: str, source: str, place: str) -> str:
