@@ -30,12 +30,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {quoted(text)} is not of the form key=value; write for example lr=0.01")
+        raise InputError(f"--set {quoted(text)} is not of the form key=value; write, for example, lr=0.01")
     try:
         return key.strip(), _read(value)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"--set {quoted(text)}: the value is not a number, word or list; write for example lr=0.01"
+            f"--set {quoted(text)}: the value is not a number, word or list; write, for example, lr=0.01"
         ) from error
 
 
