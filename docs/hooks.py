@@ -41,7 +41,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Marks for site.css: words with hyphens in inline code, which a browser would break, and long table cells."""
     html = LONG_CELL.sub('<td class="long">', html)
-    return INLINE_CODE.sub(lambda code: HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
+    return INLINE_CODE.sub(lambda code: HYPHENATED.sub(_whole, code[0]), html)
+
+
+def _whole(word: re.Match[str]) -> str:
+    """A word to keep in one line, or in as few lines as a phone has room for."""
+    return f'<span class="long">{word[0]}</span>' if len(word[0]) > 24 else f"<span>{word[0]}</span>"
 
 
 def on_post_page(output: str, **_: Any) -> str:

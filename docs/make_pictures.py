@@ -67,10 +67,10 @@ SHOWN: dict[str, tuple[Scale, ...]] = {
 TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
-    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, with `--quick` 4 minutes"),
+    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, or 4 minutes with `--quick`"),
     "burt2020-fig3": ("scores-1.png", "drawn from the records of the study"),
     "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
-    "burt2020-study": ("steps.png", "takes days, from the published tables seconds"),
+    "burt2020-study": ("steps.png", "takes days, or seconds from the published tables"),
 }
 OWN_PAGE = {"validation", "tuning"}  #: which they write themselves, with `--out docs`
 WITHOUT_RESULTS = {"linear-vs-network"}  #: not computed at the paper's scale yet

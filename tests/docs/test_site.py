@@ -60,9 +60,9 @@ def test_every_page_is_looked_at(site):
 def test_a_page_is_accessible_and_fits_a_screen_and_a_phone(site, page, name):
     if not AXE.is_file():
         skip_or_fail("axe-core is not there; run `npm ci --prefix tests/browser`")
-    page.goto((site / f"{name}.html").as_uri())
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 800})
+        page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, { preload: false })")["violations"]
