@@ -107,11 +107,11 @@ class Request(BaseModel):
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
         default=(),
-        description="Task file, or an official task such as boston:0; may be repeated. Networks: yacht:0:collapsed-10.",
+        description="Task file, or a task such as boston:0 or (a network) yacht:0:collapsed-10; may be repeated.",
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
         default=(),
-        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve default methods.",
+        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve outside the atlas.",
     )
     families: Several[str] = Field(
         default=(),
