@@ -295,7 +295,7 @@ def save_picture(name: str, folder: Path) -> None:
     """The figure of the first scale shown, reduced, goes beside the page."""
     image = Image.open(folder / f"{stem_of(name, _shown(name)[0])}.png").convert("RGB")
     image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-    image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
+    image.quantize(128).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
 
 
 def document(path: Path, name: str, scale: Scale) -> dict[str, Any]:
