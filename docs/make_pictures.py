@@ -224,7 +224,10 @@ def photograph(page: Path, picture: Path, width: int, height: int, anchor: str =
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         view = chromium.new_page(viewport={"width": width, "height": height})
-        view.goto(page.resolve().as_uri() + anchor)
+        view.goto(page.resolve().as_uri())
+        if anchor:  # pages scroll smoothly to a fragment in the address, and a picture would catch them on the way
+            view.locator(anchor).evaluate("part => part.scrollIntoView({behavior: 'instant'})")
+            view.wait_for_timeout(500)
         view.screenshot(path=str(picture))
         chromium.close()
 
