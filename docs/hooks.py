@@ -16,6 +16,7 @@ OUTSIDE = {
     "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "reference/contributing.md",
     "benchmarks/README.md": "reference/benchmarks.md",
+    "benchmarks/defaults.md": "reference/defaults.md",
 }
 COMMANDS_GO_HERE = "<!-- The site lists every command here. -->"
 INLINE_CODE = re.compile(r"(?<!</span>)<code>[^<]*</code>")
