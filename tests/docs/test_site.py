@@ -61,16 +61,22 @@ def test_every_page_is_looked_at(site):
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OUTSIDE])
-def test_a_page_is_accessible_and_fits_a_screen_and_a_phone(site, page, name):
+def test_a_page_is_accessible_and_fits_a_screen_and_a_phone(site, browser, page, name):
     if not AXE.is_file():
         skip_or_fail("axe-core is not there; run `npm ci --prefix tests/browser`")
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 800})
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, { preload: false })")["violations"]
-    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    for scheme, palette in (("dark", "slate"), ("light", "default")):
+        # Another visitor: the theme remembers the colours of the first visit.
+        visit = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+        visit.goto((site / f"{name}.html").as_uri())
+        assert visit.locator("body").get_attribute("data-md-color-scheme") == palette
+        visit.evaluate(AXE.read_text(encoding="utf-8"))
+        found = visit.evaluate("axe.run(document, { preload: false })")["violations"]
+        visit.close()
+        assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], scheme
 
 
 def test_the_references_come_from_the_code(site):
