@@ -30,7 +30,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "built site/index.html"
 
 # Reruns the commands whose output or figures the documentation shows; PARTS="report ksw2015-fig2" selects parts.

@@ -16,10 +16,12 @@ OUTSIDE = {
     "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "reference/contributing.md",
     "benchmarks/README.md": "reference/benchmarks.md",
+    "benchmarks/defaults.md": "reference/defaults.md",
 }
 COMMANDS_GO_HERE = "<!-- The site lists every command here. -->"
 INLINE_CODE = re.compile(r"(?<!</span>)<code>[^<]*</code>")
 HYPHENATED = re.compile(r"[^\s<>]*-[^\s<>]*(?=[\s<])")
+LONG_CELL = re.compile(r"<td>(?=(?:(?!</td>).){80})")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)")
 
 
@@ -38,8 +40,14 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Marks the words of inline code that have hyphens, after which a browser would break them: see site.css."""
-    return INLINE_CODE.sub(lambda code: HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
+    """Marks for site.css: words with hyphens in inline code, which a browser would break, and long table cells."""
+    html = LONG_CELL.sub('<td class="long">', html)
+    return INLINE_CODE.sub(lambda code: HYPHENATED.sub(_whole, code[0]), html)
+
+
+def _whole(word: re.Match[str]) -> str:
+    """A word to keep in one line, or in as few lines as a phone has room for."""
+    return f'<span class="long">{word[0]}</span>' if len(word[0]) > 24 else f"<span>{word[0]}</span>"
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -47,6 +55,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """404.html is a template, not a page."""
+    return on_post_page(output_content)
 
 
 def _in_site(target: str, source: str, place: str) -> str:

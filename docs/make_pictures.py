@@ -67,10 +67,10 @@ SHOWN: dict[str, tuple[Scale, ...]] = {
 TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
-    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, with `--quick` 4 minutes"),
+    "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, or 4 minutes with `--quick`"),
     "burt2020-fig3": ("scores-1.png", "drawn from the records of the study"),
     "burt2020-fig4": ("scores-2.png", "drawn from the records of the study"),
-    "burt2020-study": ("steps.png", "takes days, from the published tables seconds"),
+    "burt2020-study": ("steps.png", "takes days, or seconds from the published tables"),
 }
 OWN_PAGE = {"validation", "tuning"}  #: which they write themselves, with `--out docs`
 WITHOUT_RESULTS = {"linear-vs-network"}  #: not computed at the paper's scale yet
@@ -224,7 +224,10 @@ def photograph(page: Path, picture: Path, width: int, height: int, anchor: str =
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         view = chromium.new_page(viewport={"width": width, "height": height})
-        view.goto(page.resolve().as_uri() + anchor)
+        view.goto(page.resolve().as_uri())
+        if anchor:  # pages scroll smoothly to a fragment in the address, and a picture would catch them on the way
+            view.locator(anchor).evaluate("part => part.scrollIntoView({behavior: 'instant'})")
+            view.wait_for_timeout(500)
         view.screenshot(path=str(picture))
         chromium.close()
 
@@ -295,7 +298,7 @@ def save_picture(name: str, folder: Path) -> None:
     """The figure of the first scale shown, reduced, goes beside the page."""
     image = Image.open(folder / f"{stem_of(name, _shown(name)[0])}.png").convert("RGB")
     image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-    image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
+    image.quantize(128).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
 
 
 def document(path: Path, name: str, scale: Scale) -> dict[str, Any]:

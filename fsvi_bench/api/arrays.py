@@ -68,7 +68,7 @@ def _checked(q: Posterior, k: int) -> Posterior:
     if (wrong := q.wrong_number()) is not None:
         raise InputError(f"this is not a posterior: {wrong}")
     if (fault := defect(q, k) or divergence(q)) is not None:
-        raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; fix it")
+        raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
     return q
 
 
@@ -146,7 +146,8 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     """
     if float(variance := covariance.diagonal().min()) < 0:
         raise InputError(
-            f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more; fix it"
+            f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more; check how "
+            "it was computed"
         )
     scale = covariance.diagonal().sqrt()
     size = scale[:, None] * scale
@@ -162,7 +163,7 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     if float(eigenvalues[0]) < -NEGATIVE:
         raise InputError(
             f"the covariance is not positive semi-definite: its correlation matrix has the eigenvalue "
-            f"{float(eigenvalues[0]):.1e}, expected none below 0; fix it"
+            f"{float(eigenvalues[0]):.1e}, expected none below 0; check how it was computed"
         )
     kept = eigenvalues > len(scale) * torch.finfo(torch.float64).eps * eigenvalues[-1]
     return (scale[:, None] * vectors[:, kept]) * eigenvalues[kept].sqrt()

@@ -64,7 +64,7 @@ class Score(Options):
     Scoring also needs the raw data, because the features are functions of the inputs.
 
     Args:
-        task: With --posterior: task file (fsvi-task/1), or an official task such as boston:0.
+        task: With --posterior: task file, or a task such as boston:0 or (a network) yacht:0:collapsed-10.
         posterior: Posterior file (fsvi-posterior/1); requires --task.
         posteriors: Folder of posterior files to score.
         task_set: With --posteriors: official, a data set, a task file, or a folder of task files. Default: official.
@@ -126,7 +126,7 @@ class Reproduce(Options):
     Args:
         name: Name of the reproduction. Default: list all of them.
         quick: Use fewer steps and splits: a preview at reduced scale, in minutes; do not cite it.
-        medium: Use a scale between the preview's and the paper's: networks in an evening on two cores.
+        medium: For networks: use a scale between preview and paper, which takes an evening on two cores.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.

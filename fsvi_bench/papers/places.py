@@ -116,7 +116,7 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             raise InputError(
                 f"the records contain {name} twice, from different versions of the code or sets of CPU kernels; "
-                "show their results separately"
+                "use a separate output folder for each"
             )
     found = Cells()
     for place in places(plan):

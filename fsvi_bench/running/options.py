@@ -30,12 +30,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {quoted(text)} is not of the form key=value; write for example lr=0.01")
+        raise InputError(f"--set {quoted(text)} is not of the form key=value; write, for example, lr=0.01")
     try:
         return key.strip(), _read(value)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"--set {quoted(text)}: the value is not a number, word or list; write for example lr=0.01"
+            f"--set {quoted(text)}: the value is not a number, word or list; write, for example, lr=0.01"
         ) from error
 
 
@@ -107,11 +107,11 @@ class Request(BaseModel):
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
         default=(),
-        description="Task file, or an official task such as boston:0; may be repeated. Networks: yacht:0:collapsed-10.",
+        description="Task file, or a task such as boston:0 or (a network) yacht:0:collapsed-10; may be repeated.",
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
         default=(),
-        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve default methods.",
+        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve outside the atlas.",
     )
     families: Several[str] = Field(
         default=(),

@@ -113,8 +113,8 @@ def make_plan(request: Request) -> Plan:
     no_networks = [name for name, method in methods.items() if not method.cls.networks]
     if networks and no_networks and asked.methods:
         raise InputError(
-            f"{no_networks[0]} takes linear models only, but {networks[0]} is a network; run them apart, or choose "
-            f"among {', '.join(network_methods())}"
+            f"{no_networks[0]} takes linear models only, but {networks[0]} is a network; run them separately, or "
+            f"choose from {', '.join(network_methods())}"
         )
     if networks == tuple(names):
         methods = {name: method for name, method in methods.items() if method.cls.networks}

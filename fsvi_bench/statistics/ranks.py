@@ -114,7 +114,7 @@ def wilcoxon_over_datasets(scores: ArrayLike, reference: int) -> list[Comparison
     """
     table = score_table(scores)
     if not 0 <= reference < len(table):
-        raise InputError(f"reference is {reference}, expected the row of one of {len(table)} methods, counted from 0")
+        raise InputError(f"reference is {reference}, expected the row of a method, 0 to {len(table) - 1}")
     differences = paired_differences(table, table[reference])
     complete = ~np.isnan(differences).any(1)
     complete[reference] = False

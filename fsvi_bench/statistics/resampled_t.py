@@ -137,4 +137,4 @@ def _require(ratio: float, level: float = 0.5) -> None:
     if not 0 <= ratio < math.inf:
         raise InputError(f"n_test/n_train is {ratio:g}, expected 0 or more; give 1/9 for 90/10 splits")
     if not 0 < level < 1:
-        raise InputError(f"level is {level:g}, expected a number between 0 and 1; give 0.95 for example")
+        raise InputError(f"level is {level:g}, expected a number between 0 and 1, such as 0.95")

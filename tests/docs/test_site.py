@@ -22,7 +22,8 @@ AXE = Path(os.environ.get("FSVI_BENCH_AXE", ROOT / "tests/browser/node_modules/a
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    # Not with `--quiet`, which hides warnings from `--strict`.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     return folder
 
@@ -46,26 +47,36 @@ def test_the_search_needs_no_server(site, page):
     page.wait_for_selector(".md-search-result__item")
 
 
-NAMES = [
-    "index",
-    "get-started",
-    "concepts/scores",
-    "how-to/method",
-    "reproductions/index",
-    "reference/cli",
-    "reference/api",
+OUTSIDE = [
+    "404",
+    *(f"reference/{page}" for page in ("benchmarks", "changelog", "contributing", "defaults", "glossary")),
 ]
+NAMES = [page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_accessible_and_fits_a_phone(site, page, name):
+def test_every_page_is_looked_at(site):
+    assert sorted(page.relative_to(site).with_suffix("").as_posix() for page in site.rglob("*.html")) == sorted(
+        [*NAMES, *OUTSIDE]
+    )
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OUTSIDE])
+def test_a_page_is_accessible_and_fits_a_screen_and_a_phone(site, browser, page, name):
     if not AXE.is_file():
         skip_or_fail("axe-core is not there; run `npm ci --prefix tests/browser`")
-    page.goto((site / f"{name}.html").as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, { preload: false })")["violations"]
-    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for scheme, palette in (("dark", "slate"), ("light", "default")):
+        # Another visitor: the theme remembers the colours of the first visit.
+        visit = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+        visit.goto((site / f"{name}.html").as_uri())
+        assert visit.locator("body").get_attribute("data-md-color-scheme") == palette
+        visit.evaluate(AXE.read_text(encoding="utf-8"))
+        found = visit.evaluate("axe.run(document, { preload: false })")["violations"]
+        visit.close()
+        assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], scheme
 
 
 def test_the_references_come_from_the_code(site):

@@ -118,7 +118,7 @@ def test_comparisons_are_holm_corrected():
 
 
 def test_a_reference_that_is_none():
-    with pytest.raises(InputError, match="reference is 2, expected the row of one of 2 methods"):
+    with pytest.raises(InputError, match="reference is 2, expected the row of a method, 0 to 1"):
         wilcoxon_over_datasets([[1.0], [2.0]], 2)
 
 

@@ -46,7 +46,7 @@ def problem_of(record: Record, data_dir: Path | None) -> Task:
     if certified is None or certified.task.sha256 != record.task_sha256:
         raise InputError(
             f"the records of {record.dataset} split {record.split} are of task {str(record.task_sha256)[:12]}, which "
-            "is neither official nor cached; run again here, or copy the cache from the machine of that run"
+            "is neither official nor cached; rerun them here, or copy the cache from the machine of that run"
         )
     return bind_task(certified.task, data_dir)
 

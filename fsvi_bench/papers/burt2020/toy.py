@@ -54,11 +54,16 @@ def curve(problem: Task, q: Posterior) -> pd.DataFrame:
     return found.assign(low=found["mean"] - 2 * found["sd"], high=found["mean"] + 2 * found["sd"])
 
 
+def _nats(kl: float) -> str:
+    """Three digits, and 0 for rounding."""
+    return "0" if abs(kl) < 1e-9 else f"{float(f'{kl:.3g}'):,g}"
+
+
 def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Each method's title with KLs, and the range of its curves if it exceeds the panel."""
     panels = []
     for method, own in cells.groupby("method", sort=False):
-        kls = own["kl"].map("{:.3g}".format).where(own["status"] == "ok", own["status"])
+        kls = own["kl"].map(_nats).where(own["status"] == "ok", own["status"])
         jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
         drawn = curves[curves["method"] == method]
         ends = drawn["low"].min(), drawn["high"].max()
