@@ -13,6 +13,7 @@ from torch import Tensor
 
 ARRAYS = (Tensor, np.ndarray)
 _CHECKS = {}  #: by module, name and code: the checker of a signature, and the kinds that have passed
+_PLAIN = set()  #: types that are found to be nothing else: `isinstance` of tensors asks their metaclass
 _called = threading.local()
 
 
@@ -74,10 +75,16 @@ def _checked(decorated):
 
 def _kind(value):
     """What a signature can say of a value: a tensor's shape, a container's contents, a literal; of others the type."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind
     if isinstance(value, ARRAYS):
-        return type(value), value.shape, value.dtype
+        return kind, value.shape, value.dtype
     if isinstance(value, (tuple, list)):
-        return type(value), *map(_kind, value)
+        return kind, *map(_kind, value)
     if isinstance(value, dict):
-        return type(value), *[(_kind(name), _kind(each)) for name, each in value.items()]
-    return value if isinstance(value, (str, type)) else type(value)
+        return kind, *[(_kind(name), _kind(each)) for name, each in value.items()]
+    if isinstance(value, (str, type)):
+        return value
+    _PLAIN.add(kind)
+    return kind
