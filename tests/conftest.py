@@ -105,12 +105,13 @@ def shorten_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores without a mixture's integrals, with few draws of the others and without steps to an objective's optimum:
     for tests of who shows which score, not of its value."""
     from fsvi_bench.methods import functional
+    from fsvi_bench.networks import comparison
     from fsvi_bench.scoring import distances, joint, predictive
 
     for module, name, value in (
         (predictive, "MAX_WORK", 0), (joint, "DRAWS", 20), (joint, "SWITCHED_DRAWS", 5), (distances, "PART", 500),
         (functional, "REFERENCE_STEPS", 3), (functional, "_read", lambda path: None),
-        (functional, "_write", lambda path, optimum: None),
+        (functional, "_write", lambda path, optimum: None), (comparison, "JOINT_DRAWS", 200), (comparison, "GROUPS", 5),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

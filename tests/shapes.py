@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import cache, update_wrapper, wraps
+from functools import cache, partial, update_wrapper, wraps
 from types import FunctionType
 
 import numpy as np
@@ -12,6 +12,9 @@ from jaxtyping import config, jaxtyped
 from torch import Tensor
 
 ARRAYS = (Tensor, np.ndarray)
+_CHECKS = {}  #: by module, name and code: the checker of a signature, and the kinds that have passed
+_PLAIN = set()  #: types that are found to be nothing else: `isinstance` of tensors asks their metaclass
+_called = threading.local()
 
 
 def once(decorated=None, *, typechecker=None):
@@ -32,18 +35,9 @@ def once(decorated=None, *, typechecker=None):
             decorated.__init__ = once(decorated.__init__)
         return decorated
 
-    computed = threading.local()
-
-    def body(*args, **kwargs):
-        return computed.__dict__.pop("result") if "result" in computed.__dict__ else decorated(*args, **kwargs)
-
-    @cache  # made at the first call, since most of what a process imports it never calls
-    def checked():
-        # jaxtyping looks for the names of annotations among the function's globals.
-        named = FunctionType(body.__code__, decorated.__globals__, body.__name__, None, body.__closure__)
-        return jaxtyped(update_wrapper(named, decorated), typechecker=beartype)
-
-    passed = set()
+    # A function in another one is made anew at each call of that: what its signature says stays the same.
+    place = decorated.__module__, decorated.__qualname__, decorated.__code__
+    checked, passed = _CHECKS.setdefault(place, (cache(partial(_checked, decorated)), set()))
 
     @wraps(decorated)
     def check(*args, **kwargs):
@@ -51,13 +45,14 @@ def once(decorated=None, *, typechecker=None):
             return decorated(*args, **kwargs)
         arguments = tuple(map(_kind, args)), tuple([(name, _kind(value)) for name, value in kwargs.items()])
         if arguments not in passed:
+            _called.function = decorated
             result = checked()(*args, **kwargs)
             passed.add(arguments)
         else:
             result = decorated(*args, **kwargs)
             if (arguments, _kind(result)) in passed:
                 return result
-            computed.result = result
+            _called.function = lambda *_, **__: result
             checked()(*args, **kwargs)
         passed.add((arguments, _kind(result)))
         return result
@@ -65,12 +60,31 @@ def once(decorated=None, *, typechecker=None):
     return check
 
 
+def _checked(decorated):
+    """Checks the arguments and result of `_called.function`; made at a signature's first call, since most of what a
+    process imports it never calls."""
+
+    called = _called  # a free variable of `body`, whose globals become the function's: jaxtyping looks there for names
+
+    def body(*args, **kwargs):
+        return called.__dict__.pop("function")(*args, **kwargs)
+
+    named = FunctionType(body.__code__, decorated.__globals__, body.__name__, None, body.__closure__)
+    return jaxtyped(update_wrapper(named, decorated), typechecker=beartype)
+
+
 def _kind(value):
     """What a signature can say of a value: a tensor's shape, a container's contents, a literal; of others the type."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind
     if isinstance(value, ARRAYS):
-        return type(value), value.shape, value.dtype
+        return kind, value.shape, value.dtype
     if isinstance(value, (tuple, list)):
-        return type(value), *map(_kind, value)
+        return kind, *map(_kind, value)
     if isinstance(value, dict):
-        return type(value), *[(_kind(name), _kind(each)) for name, each in value.items()]
-    return value if isinstance(value, (str, type)) else type(value)
+        return kind, *[(_kind(name), _kind(each)) for name, each in value.items()]
+    if isinstance(value, (str, type)):
+        return value
+    _PLAIN.add(kind)
+    return kind

@@ -43,6 +43,22 @@ def test_what_passed_once_is_checked_again_wherever_it_differs():
     assert first([other], other) is other
 
 
+def test_functions_made_by_one_definition_share_what_has_passed_and_no_others_do():
+    def inner(returned):
+        @once
+        def same(row: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+            return returned
+
+        return same
+
+    row, other = torch.ones(3), torch.ones(4)
+    for returned in (row, 2 * row):
+        assert inner(returned)(row) is returned
+    with pytest.raises(TypeCheckError):
+        inner(other)(row)
+    assert inner(other)(other) is other
+
+
 @once
 @dataclass
 class Pair:

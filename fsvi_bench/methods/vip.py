@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from scipy.linalg import helmert
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril
@@ -73,6 +72,10 @@ class Vip(Method):
 
 
 def _root(w: Float[Tensor, "S k"]) -> Float[Tensor, "k r"]:
-    """A root of (1/S) Σ (w_s − w̄)(w_s − w̄)ᵀ with r = min(S − 1, k) independent columns; H is SciPy's Helmert matrix."""
-    rows = torch.from_numpy(helmert(len(w))) @ w / len(w) ** 0.5
+    """A root of (1/S) Σ (w_s − w̄)(w_s − w̄)ᵀ with r = min(S − 1, k) independent columns.
+
+    Its columns are Helmert's contrasts, (w_0 + ... + w_{s−1} − s w_s)/√(s(s + 1)), divided by √S.
+    """
+    s = torch.arange(1, len(w), dtype=w.dtype)[:, None]
+    rows = (w.cumsum(0)[:-1] - s * w[1:]) / (s * (s + 1) * len(w)).sqrt()
     return rows.mT if len(rows) <= w.shape[1] else tril_of_gram(rows)

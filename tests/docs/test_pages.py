@@ -78,6 +78,7 @@ def pages_that_run():
             yield pytest.param(page, marks=[*marks, pytest.mark.data] if DATA.search(text) else marks, id=name(page))
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_what_a_page_says_to_do_works(page, tmp_path, monkeypatch, cli):
     """Files are saved, commands and Python run, in the page's order; with fewer steps and splits."""

@@ -8,7 +8,7 @@ from tests.maths.draws import close, eye
 from tests.methods.synthetic import synthetic
 from tests.methods.table import method_on
 
-CONVERGED = {"minibatch": "full", "lr": 0.1, "lr_schedule": "cosine", "max_steps": 3000}
+CONVERGED = {"minibatch": "full", "lr": 0.3, "lr_schedule": "cosine", "max_steps": 1200}
 
 
 def test_sample_then_optimise_ends_at_exact_draws():

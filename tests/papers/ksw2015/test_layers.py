@@ -78,9 +78,12 @@ def exact_covariance(layer, a, estimator):
 
 
 def sample(layer, a, n, estimator="local"):
+    """Outputs [n,M,L] of n minibatches, or of one with n copies of each point if points have noise of their own."""
     g = generator(2)
     with torch.no_grad():
-        return torch.stack([layer(a, g, estimator) for _ in range(n)])
+        if estimator == "per-minibatch":
+            return torch.stack([layer(a, g, estimator) for _ in range(n)])
+        return layer(a.repeat(n, 1), g, estimator).unflatten(0, (n, -1))
 
 
 # --- The distribution of what comes out --------------------------------------------------------------------------------
