@@ -198,6 +198,8 @@ class Verify(Options):
         entries: Folders of entries: LEADERBOARD/entries/NAME.
         secret: File with the edition's secret; not needed once the edition is closed.
         key: SSH private key to sign the results with.
+        networks: Folder with the references of an edition of networks (`networks build --edition`). Default: the
+            edition's folder.
         max_seconds: Maximum seconds of one run, whatever its budget allows.
         executor: local or ray.
         ray_address: With ray: address of the cluster.
@@ -207,6 +209,7 @@ class Verify(Options):
     edition: str | None = None
     secret: Path | None = None
     key: Path | None = None
+    networks: Path | None = None
     max_seconds: Annotated[float, Field(ge=1)] = 3600.0
     without_isolation: bool = False
     executor: Literal["local", "ray"] = "local"
@@ -338,10 +341,16 @@ class NetworksBuild(Options):
     Args:
         names: Tasks such as yacht:0:collapsed-10, or the first parts of their names, such as yacht. Default: all.
         out: Folder for the files: OUT/yacht/network-tasks/v1/collapsed-10/0-real.safetensors.
+        edition: Build the ranked tasks of this edition of networks instead of the official ones.
+        secret: File with the edition's secret; not needed once the edition is closed.
+        root: Leaderboard with the edition.
     """
 
     out: Path
     names: Annotated[Sequence[str], Argument] = ()
+    secret: Path | None = None
+    root: Path = Path("leaderboard")
+    edition: str | None = None
     workers: Workers = None
     data_dir: Path | None = None
 
@@ -396,6 +405,7 @@ class LeaderboardInit(Options):
         secret: File to write the edition's secret to; keep it out of git.
         edition: Name of the edition.
         datasets: Data set; may be repeated. Default: the nine UCI data sets.
+        networks: Network, such as yacht-collapsed-10, in place of data sets; may be repeated.
         seeds: Number of seeds per entry and ranked task.
         allow_without_isolation: Also rank results of `verify --without-isolation`.
     """
@@ -404,6 +414,7 @@ class LeaderboardInit(Options):
     root: Path = Path("leaderboard")
     edition: str = "v1"
     datasets: Sequence[str] = ()
+    networks: Annotated[Sequence[str], typer.Option("--network")] = ()
     seeds: Annotated[int, Field(ge=1, le=20)] = 1
     allow_without_isolation: bool = False
 

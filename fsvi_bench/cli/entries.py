@@ -21,12 +21,11 @@ from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import read_bounded
 from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity, write_entry
-from fsvi_bench.leaderboard.edition import read_edition, read_secret
+from fsvi_bench.leaderboard.edition import EDITIONS, Place, read_edition, read_secret
 from fsvi_bench.leaderboard.entry import SOURCE_BYTES, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import require_conformance
-from fsvi_bench.leaderboard.ranked_tasks import Place
-from fsvi_bench.leaderboard.result import Cell, Result, result_path, write_result
+from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
 from fsvi_bench.leaderboard.signing import require_key
 from fsvi_bench.leaderboard.verifying import Verification
 from fsvi_bench.presenting.tables import Table, in_words
@@ -42,7 +41,8 @@ class _TrialFailed(Exception):
 def _verification(options: Submit | Verify, root: Path) -> Verification:
     """An edition of a leaderboard, without its secret, and the sandbox of this machine."""
     jail = Jail(None) if options.without_isolation else require_jail()
-    return Verification(read_edition(root, options.edition), None, jail, data_dir=options.data_dir)
+    edition = read_edition(root, options.edition)
+    return Verification(edition, None, jail, data_dir=options.data_dir, networks=root / EDITIONS / edition.name)
 
 
 def submit(options: Submit) -> int:
@@ -115,8 +115,10 @@ def _try(entry: Entry, verification: Verification) -> None:
     for cell in result.cells:
         found, scores = cell.reason, cell.scores
         if scores is not None:
-            joint = in_words(scores.joint_predictive_kl_test), in_words(scores.joint_predictive_kl_box)
-            found = f"KL {in_words(scores.kl)}, joint predictive KL {joint[0]} (test), {joint[1]} (box)"
+            name = "joint_predictive_kl" if isinstance(scores, ShortScores) else "energy_distance_20"
+            at = {place: in_words(getattr(scores, f"{name}_{place}")) for place in ("test", "box")}
+            words = name.removesuffix("_20").replace("_", " ")
+            found = f"KL {in_words(scores.kl)}, {words} {at['test']} (test), {at['box']} (box)"
         stderr.print(f"{cell.place.name}: {cell.status}, {found}, {cell.seconds:.1f} s")
     if any(cell.status != "ok" for cell in result.cells):
         raise _TrialFailed
@@ -149,7 +151,12 @@ def _verified(folder: Path, executor: Executor, options: Verify) -> Result:
     entry, root = read_placed_entry(folder)
     local, key = _verification(options, root), options.key
     limits = replace(local.limits, seconds=options.max_seconds)
-    verification = replace(local, secret=read_secret(local.edition, options.secret), limits=limits)
+    verification = replace(
+        local,
+        secret=read_secret(local.edition, options.secret),
+        limits=limits,
+        networks=options.networks or local.networks,
+    )
     require_key(key, root)  # before hours of work, rather than after
     with RichProgress() as progress:
         result = verifying.verify(entry, verification, root, executor, progress)
@@ -160,17 +167,19 @@ def _verified(folder: Path, executor: Executor, options: Verify) -> Result:
 
 
 def _medians(result: Result) -> Terminal:
-    """Median KL by data set, on ranked and on official tasks."""
+    """Median KL by data set, on ranked and on official tasks; of networks the energy distance, which every q has."""
+    networks = any(isinstance(cell.task, NetworkFacts) for cell in result.cells)
+    name, words = ("energy_distance_20_test", "energy distance") if networks else ("kl", "KL")
 
-    def median_kl(cells: list[Cell]) -> float | None:
-        return median(cell.scores.kl if cell.scores else math.inf for cell in cells) if cells else None
+    def of(cells: list[Cell]) -> float | None:
+        return median(getattr(cell.scores, name) if cell.scores else math.inf for cell in cells) if cells else None
 
     rows = []
     for dataset in dict.fromkeys(cell.dataset for cell in result.cells):
         here = [cell for cell in result.cells if cell.dataset == dataset]
         ranked, official = ([cell for cell in here if cell.kind == kind] for kind in ("ranked", "official"))
         finished = sum(cell.status == "ok" for cell in ranked)
-        rows.append((dataset, f"{finished} of {len(ranked)}", median_kl(ranked), median_kl(official)))
-    columns = ("data set", "ranked runs finished", "KL, ranked", "KL, official")
+        rows.append((dataset, f"{finished} of {len(ranked)}", of(ranked), of(official)))
+    columns = ("data set", "ranked runs finished", f"{words}, ranked", f"{words}, official")
     title = f"{result.entry}: medians; isolation: {result.isolation}"
     return Table(title=title, columns=columns, rows=rows).terminal()

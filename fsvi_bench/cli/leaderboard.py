@@ -13,7 +13,8 @@ from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
-from fsvi_bench.leaderboard.edition import close_edition, make_board, read_edition, read_secret
+from fsvi_bench.leaderboard.edition import PROTOCOLS, close_edition, make_board, read_edition, read_secret
+from fsvi_bench.leaderboard.network_tasks import model_of
 from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
 from fsvi_bench.presenting.tables import Table, Written, in_words
@@ -23,14 +24,21 @@ DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein
 
 
 def leaderboard_init(options: commands.LeaderboardInit) -> None:
-    names, root, secret = list(options.datasets or DATASETS), options.root, options.secret
-    for name in names:
+    networks, root, secret = list(options.networks), options.root, options.secret
+    if networks and options.datasets:
+        raise InputError("an edition has either data sets or networks, got both; give --dataset or --network")
+    for name in networks:
+        model_of(name)
+    names = networks or list(options.datasets or DATASETS)
+    for name in names if not networks else ():
         if not official_splits(name):
             raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {', '.join(DATASETS)}")
     more = options.model_dump(include={"seeds", "allow_without_isolation"})
-    made = make_board(root, options.edition, names, secret, **more)
+    made = make_board(root, options.edition, names, secret, PROTOCOLS[bool(networks)], **more)
     print(root / "editions" / made.name)
     stderr.print(f"{secret} contains the secret that generates the ranked tasks: keep it safe, and out of git")
+    if networks:
+        stderr.print(f"next: fsvi-bench networks build --edition {made.name} --secret {secret} --root {root} --out DIR")
 
 
 def leaderboard_close(options: commands.LeaderboardClose) -> None:

@@ -10,6 +10,8 @@ from fsvi_bench.cli.commands import NetworksBuild, NetworksList, NetworksVerify
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, TaskRefused, unknown_name
 from fsvi_bench.files import require_writable_directory
+from fsvi_bench.leaderboard.edition import read_edition, read_secret
+from fsvi_bench.leaderboard.network_tasks import ranked_networks
 from fsvi_bench.networks.official import departures, load_network, official_networks, official_path
 from fsvi_bench.networks.plan import Planned, planned_tasks
 from fsvi_bench.networks.reference import Certificate, write_reference
@@ -24,7 +26,7 @@ def networks_list(options: NetworksList) -> None:
 
 
 def _table(certificates: Sequence[Certificate]) -> Table:
-    columns = ("task", "level", "log Z", "± s.e.", "R̂", "bulk ESS", "tail ESS", "p(MMD)", "p(log Z)", "minutes")
+    columns = ("task", "level", "log Z", "±", "R̂", "bulk ESS", "tail ESS", "p(MMD)", "p(log Z)", "min")
     rows = [_row(each) for each in certificates]
     return Table(columns=columns, rows=rows)
 
@@ -77,9 +79,9 @@ def networks_build(options: NetworksBuild) -> int:
     require_writable_directory(options.out, "output folder", "choose another with --out")
     executor, refused = LocalExecutor(options.workers or available_cores()), 0
     note, run = partial(stderr.print, style="dim"), cast(Run, executor.map)
-    for name, planned in _chosen(options.names).items():
+    for name, planned, seed in _chosen(options):
         place = planned.of.dataset, planned.split, planned.of.model, planned.targets
-        task = build(*place, planned.of.noise_scale, options.data_dir)
+        task = build(*place, planned.of.noise_scale, options.data_dir, seed)
         training = task.training(options.data_dir)
         reference, certificate = build_reference(
             task, training, planned.of.sampling, cache_dir() / "networks", run, note
@@ -95,12 +97,21 @@ def networks_build(options: NetworksBuild) -> int:
     return int(refused > 0)
 
 
-def _chosen(names: Sequence[str]) -> dict[str, Planned]:
-    """The named tasks, each by its whole name or with others by the first parts of theirs; all without names."""
-    planned, chosen = planned_tasks(), set()
-    for name in names:
-        found = {name} & planned.keys() or {each for each in planned if each.startswith(f"{name}:")}
+def _chosen(options: NetworksBuild) -> list[tuple[str, Planned, int | None]]:
+    """The named tasks, with the seeds of their targets if these are not official ones; all without names.
+
+    A task is named by its whole name, or with others by the first parts of theirs.
+    """
+    known: dict[str, tuple[Planned, int | None]] = {name: (each, None) for name, each in planned_tasks().items()}
+    if options.secret is not None or options.edition is not None:
+        edition = read_edition(options.root, options.edition)
+        known = {
+            each.name: (each, seed) for each, seed in ranked_networks(edition, read_secret(edition, options.secret))
+        }
+    chosen = set[str]()
+    for name in options.names:
+        found = {name} & known.keys() or {each for each in known if each.startswith(f"{name}:")}
         if not found:
-            raise unknown_name("network task", name, list(planned))
+            raise unknown_name("network task", name, list(known))
         chosen |= found
-    return {each: of for each, of in planned.items() if each in chosen or not names}
+    return [(name, *each) for name, each in known.items() if name in chosen or not options.names]

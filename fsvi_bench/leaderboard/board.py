@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, quoted
 from fsvi_bench.files import is_directory, is_file, read_bounded, require_writable_directory, write_atomically
-from fsvi_bench.leaderboard.edition import Edition, read_edition
+from fsvi_bench.leaderboard.edition import Edition, Place, read_edition
 from fsvi_bench.leaderboard.entry import (
     ENTRIES,
     ENTRY_FILE,
@@ -35,7 +35,7 @@ from fsvi_bench.leaderboard.entry import (
     require_name,
 )
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
-from fsvi_bench.leaderboard.ranked_tasks import Place, runs
+from fsvi_bench.leaderboard.ranked_tasks import runs
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
 from fsvi_bench.strict import checked, toml_text

@@ -15,7 +15,7 @@ import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,14 +27,31 @@ from fsvi_bench.strict import Strict, checked, parse_toml, toml_text
 
 EDITIONS, EDITION_FILE = "editions", "edition.toml"
 SECRET_BYTES = 32
-PROTOCOL = "redrawn-tasks/1"  #: how tasks are drawn, see `leaderboard.ranked_tasks`
+Protocol = Literal["redrawn-tasks/1", "network-tasks/1"]  #: see `leaderboard.ranked_tasks` and `network_tasks`
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+
+
+Kind = Literal["ranked", "official"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Identifies a task of an edition: a ranked one by its number, or an official one by its split."""
+
+    kind: Kind
+    dataset: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset} {'task' if self.kind == 'ranked' else 'official split'} {self.number}"
 
 
 class Edition(Strict):
     """`edition.toml`."""
 
     name: Name
-    protocol: Literal["redrawn-tasks/1"]
+    protocol: Protocol
     datasets: Annotated[list[Name], Field(min_length=1, max_length=100)]
     status: Literal["open", "closed"]
     secret_sha256: Sha256
@@ -53,9 +70,22 @@ class Edition(Strict):
         return self
 
     @property
+    def is_networks(self) -> bool:
+        """Whether the tasks are networks; `datasets` are then names such as `yacht-collapsed-10`."""
+        return self.protocol == PROTOCOLS[1]
+
+    @property
     def ranked_datasets(self) -> list[str]:
         """All data sets but those for tuning, unless there are no others."""
-        return [name for name in self.datasets if name not in DEVELOPMENT_DATASETS] or list(self.datasets)
+        return [name for name in self.datasets if not self.is_for_tuning(name)] or list(self.datasets)
+
+    def data_of(self, dataset: str) -> str:
+        """The data set behind one of `datasets`: of the network `yacht-collapsed-10`, yacht."""
+        return dataset.partition("-")[0] if self.is_networks else dataset
+
+    def is_for_tuning(self, dataset: str) -> bool:
+        """Whether it is for development, and not ranked if there are others."""
+        return self.data_of(dataset) in DEVELOPMENT_DATASETS
 
     @property
     def sha256(self) -> str:
@@ -131,7 +161,9 @@ def read_secret(edition: Edition, path: Path | None) -> Secret:
     return secret
 
 
-def make_board(root: Path, name: str, datasets: list[str], secret: Path, **more: Any) -> Edition:
+def make_board(
+    root: Path, name: str, datasets: list[str], secret: Path, protocol: Protocol = PROTOCOLS[0], **more: Any
+) -> Edition:
     """Creates a leaderboard, or a new edition of an existing one, with a new secret.
 
     Args:
@@ -141,7 +173,7 @@ def make_board(root: Path, name: str, datasets: list[str], secret: Path, **more:
         InputError: the edition or the secret's file already exists, a name is not valid, or a folder is not writable.
     """
     drawn = Secret(secrets.token_bytes(SECRET_BYTES))
-    values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
+    values = {"name": name, "protocol": protocol, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
     edition = checked(Edition, values | more, "the edition")
     if (root / EDITIONS / name).exists():
         raise InputError(f"{root / EDITIONS / name} already exists; choose another name with --edition")

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.leaderboard.edition import Edition, Secret
+from fsvi_bench.leaderboard import network_tasks
+from fsvi_bench.leaderboard.edition import Edition, Place, Secret
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -33,21 +34,7 @@ TRAINING_SHARE, MOVED_BY = 0.8, 0.25
 ATTEMPTS = 20  #: maximum number of draws of a task
 PERTURBED = ("lengthscales", "outputscale", "noise_variance")
 
-Kind = Literal["ranked", "official"]
 Stream = Callable[[str], np.random.Generator]  #: purpose -> random stream of a task
-
-
-@dataclass(frozen=True)
-class Place:
-    """Identifies a task of an edition: a ranked one by its number, or an official one by its split."""
-
-    kind: Kind
-    dataset: str
-    number: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.dataset} {'task' if self.kind == 'ranked' else 'official split'} {self.number}"
 
 
 def runs(edition: Edition) -> list[tuple[Place, int]]:
@@ -56,6 +43,8 @@ def runs(edition: Edition) -> list[tuple[Place, int]]:
     Raises:
         InputError: a data set has no official tasks to start from.
     """
+    if edition.is_networks:
+        return [*network_tasks.runs(edition)]
     found: list[tuple[Place, int]] = []
     for dataset in edition.datasets:
         if not (splits := official_splits(dataset)):
@@ -136,9 +125,9 @@ def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
     return Task(frozen, task.feature_map, task.X, y[: task.N], task.X_test, y[task.N :])
 
 
-def training_seed(place: Place, task: Task, number: int, edition: Edition, secret: Secret | None) -> int:
+def training_seed(place: Place, task_sha256: str, number: int, edition: Edition, secret: Secret | None) -> int:
     """The seed of a run: the same for every entry, so that editing an entry does not change its random numbers."""
-    purpose = ("seed", edition.name, task.sha256, number)
+    purpose = ("seed", edition.name, task_sha256, number)
     if place.kind == "official":  # public, like these tasks
         return derive_seed(*purpose)
     assert secret is not None

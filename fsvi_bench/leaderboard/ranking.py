@@ -29,7 +29,7 @@ from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
-from fsvi_bench.leaderboard.result import Cell, ShortScores, TaskFacts
+from fsvi_bench.leaderboard.result import Cell, NetworkFacts, ShortNetworkScores, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks, tie_groups
 from fsvi_bench.statistics.ranks import critical_difference, signed_rank_test, tied_ranks
@@ -44,24 +44,34 @@ TEST_TRAIN_RATIO = (1 - TRAINING_SHARE) / TRAINING_SHARE
 CONVERGED = 0.1  #: nats; the largest median objective gap of an entry that has converged
 FLAT = 1e-3  #: nats added to numerator and denominator of a log ratio; smaller differences do not matter
 
-Score = Literal["joint_predictive_kl_test", "joint_predictive_kl_box", "kl", "mmd2"]
+Score = Literal["joint_predictive_kl_test", "joint_predictive_kl_box", "kl", "mmd2", "energy_distance_20_test",
+                "energy_distance_20_box"]  # fmt: skip
 SCORES: tuple[Score, ...] = get_args(Score)
-#: Table -> the scores that it is ranked by. All entries are in the first.
+#: Table -> the scores that it is ranked by. All entries are in the first; in an edition of networks, only in the last.
 HEADLINES: dict[str, tuple[Score, ...]] = {
-    "joint": ("joint_predictive_kl_test", "joint_predictive_kl_box"), "posterior": ("kl",), "particles": ("mmd2",)
+    "joint": ("joint_predictive_kl_test", "joint_predictive_kl_box"), "posterior": ("kl",), "particles": ("mmd2",),
+    "networks": ("energy_distance_20_test", "energy_distance_20_box"),
 }  # fmt: skip
+#: Score -> the standard deviation of its estimate, two of which tie.
+ESTIMATED: dict[Score, str] = {
+    "mmd2": "mmd2_deviation", **{score: f"{score}_error" for score in HEADLINES["networks"]}
+}  # fmt: skip
+COMPARED = ("posterior", "joint", "networks")  #: two entries are compared by the first of these that both are in
 REFERENCES: dict[Score, str] = {"kl": "ffg_floor", "mmd2": "mmd2_of_draws"}  #: shown beside a score
 SHOWN = (*SCORES, *REFERENCES.values(), "predictive_kl_test", "predictive_kl_box", "nlpd_gap",
-         "smallest_variance_ratio", "median_variance_ratio", "largest_variance_ratio")  # fmt: skip
+         "variance_ranks_test", "smallest_variance_ratio", "median_variance_ratio",
+         "largest_variance_ratio")  # fmt: skip
 
 
 def tables_of(standing: Standing) -> list[str]:
     """The tables that an entry is in. A family is no proof of a density: a factor may have full rank or not."""
+    if any(isinstance(cell.task, NetworkFacts) for cell in standing.cells):
+        return ["networks"]
     family = standing.entry.manifest.family
-    kls = (cell.scores.kl for cell in standing.cells if cell.scores and cell.kind == "ranked")
+    kls = (cell.scores.kl for cell in standing.cells if isinstance(cell.scores, ShortScores) and cell.kind == "ranked")
     dense = family in ("full", "ffg") or any(map(math.isfinite, kls))
     belongs = {"joint": True, "posterior": dense, "particles": family == "particles"}
-    return [table for table in HEADLINES if belongs[table]]
+    return [table for table, inside in belongs.items() if inside]
 
 
 def run_frame(standings: Iterable[Standing]) -> pd.DataFrame:
@@ -71,8 +81,9 @@ def run_frame(standings: Iterable[Standing]) -> pd.DataFrame:
         for each in standings
         for cell in each.cells
     ]
-    columns = [*Cell.model_fields, *TaskFacts.model_fields, *ShortScores.model_fields, "entry"]
-    return pd.DataFrame(rows, columns=columns)
+    models = (Cell, TaskFacts, NetworkFacts, ShortScores, ShortNetworkScores)
+    columns = dict.fromkeys(name for model in models for name in model.model_fields)
+    return pd.DataFrame(rows, columns=[*columns, "entry"])
 
 
 def score_frame(runs: pd.DataFrame, score: str, kind: str = "ranked") -> pd.DataFrame:
@@ -154,8 +165,8 @@ def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
     """Ranks of the entries within each ranked run."""
     scores = score_frame(runs, score)
     ties = pd.DataFrame(TIE, scores.index, scores.columns)
-    if score == "mmd2":
-        ties = 2 * score_frame(runs, "mmd2_deviation")
+    if score in ESTIMATED:
+        ties = 2 * score_frame(runs, ESTIMATED[score])
     ranks = [tied_ranks(*each) for each in zip(scores.to_numpy(), ties.to_numpy(), strict=True)]
     return pd.DataFrame(ranks, scores.index, scores.columns)
 
@@ -268,8 +279,9 @@ class Comparison:
 
 
 def shared_scores(a: Standing, b: Standing) -> tuple[Score, ...]:
-    """The scores that two entries are compared by: the KL if both have densities, or the joint predictive KLs."""
-    return HEADLINES["posterior" if all("posterior" in tables_of(each) for each in (a, b)) else "joint"]
+    """The scores that two entries are compared by: the KL if both have densities, or the joint predictive KLs; on
+    networks the energy distances."""
+    return next(HEADLINES[key] for key in COMPARED if key in tables_of(a) and key in tables_of(b))
 
 
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:

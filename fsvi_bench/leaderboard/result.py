@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fsvi_bench.files import json_in_lines, replace_together
+from fsvi_bench.leaderboard.edition import Kind, Place
 from fsvi_bench.leaderboard.entry import Name, Number, Sha256, Text
-from fsvi_bench.leaderboard.ranked_tasks import Kind, Place
 from fsvi_bench.leaderboard.signing import sign, signature_path
+from fsvi_bench.networks.scores import NetworkScores
+from fsvi_bench.networks.task import Level
 from fsvi_bench.scoring.points import PointsMmd2
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.strict import Strict
@@ -80,6 +82,41 @@ class ShortScores(Strict):
         return ShortScores(**{name: known[name] for name in ShortScores.model_fields})
 
 
+class ShortNetworkScores(Strict):
+    """The scores of one posterior of a network for pages and ranks; see `networks.scores.NetworkScores`."""
+
+    functions: Count
+    kl: Extended | None  #: log Z − ELBO; null if q has no density over the weights
+    energy_distance_20_test: Number
+    energy_distance_20_test_error: Annotated[Number, Field(ge=0)]
+    energy_distance_20_box: Number
+    energy_distance_20_box_error: Annotated[Number, Field(ge=0)]
+    predictive_kl_test: Extended
+    predictive_kl_box: Extended
+    predictive_kl_floor: Number  #: of as many exact draws, at test inputs
+    variance_ranks_test: Number | None
+    nlpd: Number
+
+    @staticmethod
+    def of(scores: NetworkScores) -> ShortNetworkScores:
+        found: dict[str, Any] = {name: score.value for name, score in scores.scores.items()}
+        found["functions"] = scores.functions
+        found |= {f"{name}_error": score.error for name, score in scores.scores.items()}
+        found["predictive_kl_floor"] = scores.scores["predictive_kl_test"].floor
+        return ShortNetworkScores.model_validate({name: found.get(name) for name in ShortNetworkScores.model_fields})
+
+
+class NetworkFacts(Strict):
+    """A network task as shown on the pages."""
+
+    sha256: Sha256
+    reference_sha256: Sha256  #: of the functions that scores compare with
+    N: Count
+    k: Count  #: weights
+    level: Level
+    log_z: Number  #: nats
+
+
 class TaskFacts(Strict):
     """A task as shown on the pages, with reference scores."""
 
@@ -100,10 +137,10 @@ class Cell(Strict):
     dataset: Name
     number: Count  #: number of a ranked task, or split of an official one
     seed: Count  #: number of the seed
-    task: TaskFacts
+    task: TaskFacts | NetworkFacts
     status: Literal["ok", "diverged", "failed"]
     reason: Text | None = None
-    scores: ShortScores | None = None
+    scores: ShortScores | ShortNetworkScores | None = None
     seconds: Seconds  #: duration of the run, by the verifier's clock
     steps: Count | None = None  #: by the entry's own count
     waypoints: Annotated[tuple[Waypoint, ...], Field(max_length=20)] = ()

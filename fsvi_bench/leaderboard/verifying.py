@@ -20,22 +20,27 @@ import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
-from fsvi_bench.leaderboard.edition import Edition, Secret
+from fsvi_bench.leaderboard.edition import Edition, Place, Secret
 from fsvi_bench.leaderboard.entry import Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
-from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.network_tasks import make_network
+from fsvi_bench.leaderboard.ranked_tasks import make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
     JOINT,
     RESULT_BYTES,
     SCORING_VERSION,
     Cell,
+    NetworkFacts,
     Result,
+    ShortNetworkScores,
     ShortScores,
     TaskFacts,
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
+from fsvi_bench.methods.networks import CollapsedData, Linearised, NetworkData
+from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
@@ -63,6 +68,7 @@ class Verification:
     jail: Jail
     limits: Limits = field(default_factory=Limits)
     data_dir: Path | None = None
+    networks: Path = Path()  #: folder of the references of an edition of networks
 
 
 class _Done(Strict):
@@ -82,8 +88,8 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
             missing; or another process is verifying the entry.
         TaskRefused: a task of the edition cannot be certified.
     """
-    find_method(entry)
     edition = verification.edition
+    find_method(entry, edition.is_networks)
     trials = [each for each in runs(edition) if only is None or each[0] in only]
     folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
     with locked_directory(folder, "folder of finished runs"):
@@ -151,12 +157,36 @@ def _kept(path: Path) -> _Done | None:
 def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done:
     """Makes the task, runs the entry on it with the seed, and scores the posterior. A failure is also a result."""
     place, number = trial
-    task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
-    seed = training_seed(place, task, number, its.edition, its.secret)
+    task, facts, scored = _network(place, its) if its.edition.is_networks else _linear(entry, place, its)
+    seed = training_seed(place, facts.sha256, number, its.edition, its.secret)
     run = run_entry(entry, task, seed, its.jail, its.limits)
-    judged = _judged(run, task, partial(_objective_gap, entry, task=task, seed=seed))
-    cell = Cell(**vars(place), seed=number, task=_facts(task, redrawn), seconds=run.seconds, **judged)
+    cell = Cell(**vars(place), seed=number, task=facts, seconds=run.seconds, **_judged(run, seed, scored))
     return _Done(cell=cell, isolation=run.isolation, provenance=_here())
+
+
+Scored = Callable[[Sequence[Snapshot], int], dict[str, Any]]  #: snapshots of a run and its seed -> fields of a cell
+
+
+def _linear(entry: Entry, place: Place, its: Verification) -> tuple[Task, TaskFacts, Scored]:
+    """A task, its facts, and how its runs are scored."""
+    task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
+    return task, _facts(task, redrawn), partial(_scored, entry, task)
+
+
+def _network(place: Place, its: Verification) -> tuple[NetworkData, NetworkFacts, Scored]:
+    """The same of a network."""
+    network = make_network(place, its.edition, its.secret, its.networks, its.data_dir)
+    task, certificate = network.task, network.certificate
+    data = NetworkData.of(task.network, [(*task.training(its.data_dir), task.noise_variance)])
+    facts = NetworkFacts(
+        sha256=network.sha256,
+        reference_sha256=certificate.reference_sha256,
+        N=data.N,
+        k=data.k,
+        level=certificate.level,
+        log_z=certificate.log_z.value,
+    )
+    return data, facts, partial(_network_scored, network, data)
 
 
 def _facts(task: Task, redrawn: int) -> TaskFacts:
@@ -173,23 +203,45 @@ def _facts(task: Task, redrawn: int) -> TaskFacts:
     )
 
 
-def _judged(run: Run, task: Task, gap: Callable[[Posterior], float | None]) -> dict[str, Any]:
+def _judged(run: Run, seed: int, scored: Scored) -> dict[str, Any]:
     """Status, reason, steps, scores and waypoints of a run, as fields of a cell."""
     own = {"status": run.status, "reason": run.reason, "steps": run.snapshots[-1].steps if run.snapshots else None}
     if run.status != "ok":
         return own
     try:
-        with _time_limit(SCORING_SECONDS):
-            scores = score(q := run.snapshots[-1].posterior, task)
-            mmd2 = points_mmd2(functions_of(q, task).f_test, task) if isinstance(q, ParticlesPosterior) else None
-            waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
-        if names := not_a_number(scores):
-            return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-        return own | {"scores": ShortScores.of(scores, mmd2, gap(q)), "waypoints": waypoints}
+        return own | scored(run.snapshots, seed)
     except InputError as error:  # for example, numbers that overflow
         return own | {"status": "diverged", "reason": quotable(str(error), 300)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
+
+
+def _scored(entry: Entry, task: Task, snapshots: Sequence[Snapshot], seed: int) -> dict[str, Any]:
+    """Scores and waypoints, or why there are none."""
+    with _time_limit(SCORING_SECONDS):
+        scores = score(q := snapshots[-1].posterior, task)
+        mmd2 = points_mmd2(functions_of(q, task).f_test, task) if isinstance(q, ParticlesPosterior) else None
+        waypoints = tuple(_waypoint(each, task) for each in snapshots)
+    if names := not_a_number(scores):
+        return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
+    return {"scores": ShortScores.of(scores, mmd2, _objective_gap(entry, q, task, seed)), "waypoints": waypoints}
+
+
+def _network_scored(
+    network: CertifiedNetwork, data: NetworkData, snapshots: Sequence[Snapshot], seed: int
+) -> dict[str, Any]:
+    """The scores of functions that the verifier draws from q."""
+    from fsvi_bench.running.network_job import score_network  # imports methods, which errors do not need
+
+    last = snapshots[-1]
+    space: NetworkData | Linearised = data
+    if last.over == "hidden":
+        space = CollapsedData.collapse(data, data.N)
+    elif last.over == "tangent":
+        space = Linearised.at(data, torch.tensor([last.mode], dtype=torch.float64))
+    with _time_limit(SCORING_SECONDS):
+        scores, _ = score_network(last.posterior, space, network)
+    return {"scores": ShortNetworkScores.of(scores)}
 
 
 def _objective_gap(entry: Entry, q: Posterior, task: Task, seed: int) -> float | None:

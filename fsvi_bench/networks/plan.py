@@ -63,18 +63,22 @@ class Planned(NamedTuple):
         return task_name(self.of.dataset, self.split, self.of.model, self.targets)
 
 
-def planned_tasks() -> dict[str, Planned]:
-    """All tasks by name, in order.
+def planned_models() -> tuple[Model, ...]:
+    """The models of the official tasks, in order.
 
     Raises:
         InputError: the file is not valid.
     """
     path = resource_dir("conf") / "networks.yaml"
     try:
-        plan = _Plan.model_validate(read_yaml(path))
+        return _Plan.model_validate(read_yaml(path)).models
     except ValidationError as error:
         raise InputError(f"{path} is not valid: {invalid_field(error)}; fix the file") from error
-    return {each.name: each for model in plan.models for each in _tasks(model)}
+
+
+def planned_tasks() -> dict[str, Planned]:
+    """All official tasks by name, in order; errors as `planned_models`."""
+    return {each.name: each for model in planned_models() for each in _tasks(model)}
 
 
 def _tasks(model: Model) -> Iterator[Planned]:

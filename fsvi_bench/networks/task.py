@@ -84,6 +84,7 @@ class NetworkTask(ABC):
     inputs_box: Float[Tensor, "20 D"]  #: uniform in the bounding box of the training inputs
     targets_test: Float[Tensor, " 20"]  #: at `inputs_test`; scored by NLPD only
     simulated_targets: Float[Tensor, " N"] | None = None
+    targets_seed: int | None = None  #: of simulated targets that are not an official task's; files do not have it
 
     @property
     @abstractmethod
@@ -142,7 +143,10 @@ class NetworkTask(ABC):
     @property
     def true_weights(self) -> Float[Tensor, " k"]:
         """The whitened weights that the simulated targets of `build` come from: one exact draw from their posterior."""
-        return _draw_weights(self.network, _targets_seed(self.dataset, self.split, self.model))[0]
+        seed = self.targets_seed
+        return _draw_weights(
+            self.network, _official_seed(self.dataset, self.split, self.model) if seed is None else seed
+        )[0]
 
     @property
     def inputs(self) -> dict[Place, Float[Tensor, "20 D"]]:
@@ -270,11 +274,13 @@ def build(
     targets: Targets,
     noise_scale: float | None = None,
     data_dir: Path | None = None,
+    targets_seed: int | None = None,
 ) -> NetworkTask:
     """A task of a standard split, with priors of unit scale.
 
     Args:
         noise_scale: σ in units of the training targets' standard deviation; `logit-100` has none.
+        targets_seed: of simulated targets, in place of the official task's.
 
     Raises:
         InputError: the data set or the split does not exist, or its data cannot be loaded; or there is noise where
@@ -307,13 +313,16 @@ def build(
         targets=targets,
         data_sha256=raw.sha256,
         train_index=torch.from_numpy(train),
+        targets_seed=targets_seed,
         **own,
         **{name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in numbers.items()},
     )
     if targets == "real":
         return replace(task, targets_test=task.observed(task.targets_test))
     rows = torch.from_numpy(np.concatenate([X[train], X[chosen["test"]]]))
-    drawn = simulate(task.network, rows, noise_scale, _targets_seed(dataset, split, model))
+    drawn = simulate(
+        task.network, rows, noise_scale, _official_seed(dataset, split, model) if targets_seed is None else targets_seed
+    )
     return replace(task, simulated_targets=drawn[: len(train)].clone(), targets_test=drawn[len(train) :].clone())
 
 
@@ -352,7 +361,7 @@ def _draw_weights(model: Network | LinearModel, seed: int) -> tuple[Float[Tensor
     return torch.randn(model.k, generator=generator, dtype=torch.float64), generator
 
 
-def _targets_seed(dataset: str, split: int, model: str) -> int:
+def _official_seed(dataset: str, split: int, model: str) -> int:
     return derive_seed("network task", dataset, split, model, "targets")
 
 

@@ -152,7 +152,7 @@ def _score_network(
     if (reason := diverged or divergence(q)) is not None:
         return {"status": "diverged", "reason": reason}, None
     try:
-        scores, functions = score_network(method, place, q, problem)
+        scores, functions = score_network(q, method.problems.only(place), problem.frozen)
     except Exception as error:
         return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}, None
     return {"network_scores": scores}, functions

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fsvi_bench.methods.base import Method
-from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.methods.networks import Linearised, NetworkData
 from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.reference import Functions
 from fsvi_bench.networks.scores import NetworkScores, Score, score_functions
@@ -35,30 +34,35 @@ def network_data(problems: Sequence[NetworkProblem]) -> NetworkData:
     return NetworkData.of(tasks[0].network, rows)
 
 
-def score_network(method: Method, place: int, q: Posterior, problem: NetworkProblem) -> tuple[NetworkScores, Functions]:
-    """The scores of one problem's q, and the functions behind them; KL(q ‖ P_D) is among them if q has a density.
+@torch.no_grad()
+def score_network(
+    q: Posterior, space: NetworkData | Linearised, network: CertifiedNetwork
+) -> tuple[NetworkScores, Functions]:
+    """The scores of q, and the functions behind them; KL(q ‖ P_D) is among them if q has a density.
+
+    Args:
+        space: the one problem as a method sees it, on the CPU: what q is over.
 
     Raises:
         InputError: the functions are so large that scores overflow, or q has too few.
     """
-    task = problem.frozen.task
-    draws, seed = None if isinstance(q, DrawnPosterior) else DRAWS, derive_seed("network scores", task.sha256)
-    f = [method.functions(place, task.inputs[where], draws, seed) for where in PLACES]
-    scores = score_functions(functions := Functions(*f), task, problem.frozen.reference)
-    if (kl := _kl(method, place, q, problem.frozen, seed)) is None:
+    task, seed = network.task, derive_seed("network scores", network.sha256)
+    w = q.draws if isinstance(q, DrawnPosterior) else q.sample(DRAWS, seed)
+    f = [space.functions(w[None], task.inputs[where][None], seed)[0] for where in PLACES]
+    scores = score_functions(functions := Functions(*f), task, network.reference)
+    if (kl := _kl(q, space, network, seed)) is None:
         return scores, functions
     return scores.model_copy(update={"scores": {"kl": kl, **scores.scores}}), functions
 
 
-@torch.no_grad()
-def _kl(method: Method, place: int, q: Posterior, network: CertifiedNetwork, seed: int) -> Score | None:
+def _kl(q: Posterior, space: NetworkData | Linearised, network: CertifiedNetwork, seed: int) -> Score | None:
     """log Z − ELBO over the weights of q, with the errors of both; None unless q is a Gaussian with a density.
 
     It counts every labelling of the hidden units as a mode of its own: a q around one of them pays up to log 2^H·H!.
     """
-    if not (method.is_network and isinstance(q, GaussianPosterior | FactorGaussian)) or q.singular:
+    if not (isinstance(space, NetworkData) and isinstance(q, GaussianPosterior | FactorGaussian)) or q.singular:
         return None
-    nll = method.problems.only(place).nll(q.sample(DRAWS, seed)[None])[0]
+    nll = space.nll(q.sample(DRAWS, seed)[None])[0]
     tril = q.covariance_tril()
     to_prior = 0.5 * (tril.square().sum() + q.mean.square().sum() - q.k) - tril.diagonal().log().sum()
     log_z = network.certificate.log_z

@@ -12,7 +12,9 @@ from fsvi_bench.leaderboard.ranked_tasks import runs
 from fsvi_bench.leaderboard.result import (
     SCORING_VERSION,
     Cell,
+    NetworkFacts,
     Result,
+    ShortNetworkScores,
     ShortScores,
     TaskFacts,
     Waypoint,
@@ -28,9 +30,9 @@ JOINT = ("joint_predictive_kl_test", "joint_predictive_kl_box")
 DATASETS = ["boston", "diabetes", "yacht", "wine", "energy"]
 
 
-def edition(datasets=("diabetes",), status="closed", seeds=1, **more):
+def edition(datasets=("diabetes",), status="closed", seeds=1, protocol="redrawn-tasks/1", **more):
     return Edition(
-        protocol="redrawn-tasks/1",
+        protocol=protocol,
         name="v2",
         datasets=list(datasets),
         status=status,
@@ -80,6 +82,14 @@ def scores(kl, family="full"):
     return ShortScores(kl=kl, kl_moment_matched=finite, nlpd=1.0, nlpd_gap=0.1, rmse=1.0, objective_gap=gap, **others)
 
 
+def network_scores(kl):
+    """A hundredth of the KL as energy distance on test inputs, a tenth on box inputs."""
+    distances = {"energy_distance_20_test": kl / 100, "energy_distance_20_box": kl / 10}
+    errors = {f"{name}_error": 0.001 for name in distances}
+    others = {"predictive_kl_test": kl / 10, "predictive_kl_box": kl, "predictive_kl_floor": 0.01}
+    return ShortNetworkScores(functions=1000, kl=kl, nlpd=1.0, variance_ranks_test=0.5, **distances, **errors, **others)
+
+
 def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, places=None, **changes) -> Result:
     """A result in which `kl(place, seed)` is each run's KL; None for a run that diverged.
 
@@ -90,9 +100,13 @@ def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, places=None, **
         value, sha256 = kl(place, seed), hashlib.sha256(place.name.encode()).hexdigest()
         facts = {"N": 100, "N_test": 10, "k": 5, "ffg_floor": 0.5} | {f"map_{name}": 0.25 for name in JOINT}
         task = TaskFacts(sha256=sha256, redrawn=0, **facts)
+        if of.is_networks:
+            task = NetworkFacts(sha256=sha256, reference_sha256=sha256, N=100, k=31, level="C1", log_z=-20.0)
         its = {**vars(place), "seed": seed, "task": task, "seconds": 1.0, "steps": 100}
         if value is None:
             return Cell(**its, status="diverged", reason="KL is not a number")
+        if of.is_networks:
+            return Cell(**its, status="ok", scores=network_scores(value))
         waypoint = Waypoint(steps=100, seconds=1.0, kl=value, **dict.fromkeys(JOINT, 0.1))
         return Cell(**its, status="ok", scores=scores(value, each.manifest.family), waypoints=(waypoint,))
 

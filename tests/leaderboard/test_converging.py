@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.converging import objective_gap
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.run import Run, Snapshot
-from fsvi_bench.leaderboard.verifying import _judged, _objective_gap
+from fsvi_bench.leaderboard.verifying import _judged, _objective_gap, _scored
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
@@ -70,9 +71,12 @@ def test_a_gap_that_takes_too_long_or_fails_is_unknown(toy, monkeypatch):
     assert _objective_gap(mine, prior(toy.k), toy, SEED) is None
 
 
-def test_particles_have_an_mmd2_and_others_have_none(toy):
+def test_particles_have_an_mmd2_and_others_have_none(toy, monkeypatch):
+    monkeypatch.setattr(verifying, "_objective_gap", lambda entry, q, task, seed: 0.5)
+
     def scores(q):
-        judged = _judged(Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none"), toy, lambda q: 0.5)
+        run = Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none")
+        judged = _judged(run, SEED, partial(_scored, built_in("mean-field-vi", "ffg"), toy))
         (point,) = judged["waypoints"]
         for name in JOINT:
             assert getattr(point, name) == getattr(judged["scores"], name)

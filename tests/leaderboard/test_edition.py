@@ -13,6 +13,7 @@ from fsvi_bench.leaderboard.edition import (
     EDITION_FILE,
     EDITIONS,
     Edition,
+    Place,
     Secret,
     close_edition,
     make_board,
@@ -20,7 +21,7 @@ from fsvi_bench.leaderboard.edition import (
     read_secret,
     write_edition,
 )
-from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, make_task, runs, training_seed
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import raw_data
 from tests.leaderboard.boards import SECRET, edition
@@ -170,7 +171,7 @@ def test_the_same_secret_makes_the_same_task_and_another_makes_another(made):
 
 def test_seeds_do_not_depend_on_the_entry(made):
     def seed(kind, task, number, secret=SECRET):
-        return training_seed(Place(kind, "diabetes", 0), task, number, edition(), secret)
+        return training_seed(Place(kind, "diabetes", 0), task.sha256, number, edition(), secret)
 
     assert len({seed("ranked", task, number) for task in made.values() for number in range(3)}) == 3 * TASKS
     assert seed("official", made[0], 0, None) == seed("official", made[0], 0, Secret(b"\1" * 32))

@@ -15,12 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.edition import Place
 from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import JOB_FILE, Job, Message, read_job, write_job
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
-from fsvi_bench.leaderboard.ranked_tasks import Place, make_task
+from fsvi_bench.leaderboard.ranked_tasks import make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
 from tests.leaderboard.boards import SECRET, edition, entry

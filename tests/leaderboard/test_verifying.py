@@ -11,11 +11,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory
 from fsvi_bench.leaderboard import board as boards
 from fsvi_bench.leaderboard import verifying
-from fsvi_bench.leaderboard.edition import Secret, write_edition
+from fsvi_bench.leaderboard.edition import Place, Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, require_conformance
-from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.running.executors import LocalExecutor

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fsvi_bench
+from fsvi_bench.cli.commands import NetworksBuild
 from fsvi_bench.cli.networks import _chosen
 from fsvi_bench.networks import official, plan
 from fsvi_bench.networks.plan import Model, Sampling, planned_tasks
@@ -99,15 +100,18 @@ def test_a_misspelt_task_is_refused(cli, tmp_path: Path) -> None:
 
 
 def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
-    assert list(_chosen(["yacht:0:collapsed-10"])) == ["yacht:0:collapsed-10"]
-    assert list(_chosen(["boston"])) == [
+    def chosen(*names: str) -> list[str]:
+        return [name for name, _, _ in _chosen(NetworksBuild(out=Path("out"), names=names))]
+
+    assert chosen("yacht:0:collapsed-10") == ["yacht:0:collapsed-10"]
+    assert chosen("boston") == [
         "boston:0:collapsed-50",
         "boston:1:collapsed-50",
         "boston:0:logit-100",
         "boston:1:logit-100",
         "boston:0:logit-100:simulated",
     ]
-    assert list(_chosen([])) == list(planned_tasks())
+    assert chosen() == list(planned_tasks())
 
 
 TINY = {

@@ -77,7 +77,7 @@ def fitted(method: type[Method], problem: NetworkProblem, **options: Any) -> Met
 
 def scores_of(method: Method, problem: NetworkProblem) -> dict[str, Any]:
     (q,) = unstack(method.posterior())
-    return score_network(method, 0, q, problem)[0].scores
+    return score_network(q, method.problems, problem.frozen)[0].scores
 
 
 def test_a_record_has_the_scores_of_its_file(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import resource_dir
@@ -33,7 +34,7 @@ class Job:
     method: str  #: `module:Class`, or `file.py:Class` for the entry's file in the same folder
     family: Family
     settings: Mapping[str, Any]
-    problem: TrainingData | None  #: a batch of one; None: run the conformance checks
+    problem: TrainingData | NetworkData | None  #: a batch of one; None: run the conformance checks
     steps: int  #: the declared budget
     seed: int
     memory: int  #: bytes in addition to those of Python and its libraries
@@ -42,6 +43,8 @@ class Job:
     port: int  #: port that must not be reachable
 
 
+#: What a posterior of a network is over: all weights, the hidden ones, or those of the tangent at a mode.
+Over = Literal["weights", "hidden", "tangent"]
 Short = Annotated[str, Field(max_length=MAX_REASON)]
 
 
@@ -58,6 +61,8 @@ class Message(Strict):
     reason: Short = ""  #: reason for the end; for `ready`, how the process is confined
     leaks: Annotated[list[Short], Field(max_length=10)] = []  #: resources that should be out of reach
     posterior: bytes = b""  #: content of its file; empty without a posterior
+    over: Over = "weights"
+    mode: list[Annotated[float, Field(allow_inf_nan=False)]] = []  #: of a tangent
 
 
 class RunFailed(Exception):

@@ -31,10 +31,12 @@ from fsvi_bench.leaderboard.jailed.messages import (
     MAX_REASON,
     Job,
     Message,
+    Over,
     RunFailed,
     take_messages,
     write_job,
 )
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
@@ -67,6 +69,8 @@ class Snapshot:
     steps: int
     seconds: float
     posterior: Posterior
+    over: Over = "weights"
+    mode: tuple[float, ...] = ()  #: of a network's tangent
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +84,14 @@ class Run:
     isolation: str
 
 
-def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
+def find_method(entry: Entry, networks: bool = False) -> tuple[str, dict[str, Any]]:
     """Where the jailed process finds the entry's class, and its settings (complete for a built-in method).
 
+    Args:
+        networks: whether it is to run on networks, for which methods have defaults of their own.
+
     Raises:
-        InputError: the built-in method does not exist, or does not support the family or the settings.
+        InputError: the built-in method does not exist, or does not support networks, the family or the settings.
     """
     method, manifest = entry.manifest.method, entry.manifest
     if not isinstance(method, BuiltIn):
@@ -92,6 +99,7 @@ def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
     from fsvi_bench.methods.registry import (
         built_in_names,
         load_installed,
+        network_methods,
     )  # takes seconds, which errors above do not need
 
     if method.name not in built_in_names():  # a method of another package is submitted as a source file
@@ -102,12 +110,18 @@ def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
         )
     found = load_installed(method.name)
     found.cls.checked_family(manifest.family, method.name)
-    options = found.options(manifest.settings).model_dump(mode="json")
+    if networks and not found.cls.networks:
+        raise InputError(
+            f"{entry.name} uses {method.name}, a method for linear models only, but the edition has networks; choose "
+            f"one of {', '.join(network_methods())}"
+        )
+    usual = found.defaults.network_options if networks else {}
+    options = found.options({**usual, **manifest.settings}).model_dump(mode="json")
     return f"{found.cls.__module__}:{found.cls.__qualname__}", options
 
 
-def run_entry(entry: Entry, task: Task, seed: int, jail: Jail, limits: Limits) -> Run:
-    """Trains an entry's method on one task, in a separate process.
+def run_entry(entry: Entry, task: Task | NetworkData, seed: int, jail: Jail, limits: Limits) -> Run:
+    """Trains an entry's method on one task or network, in a separate process.
 
     Raises:
         InputError: the method does not exist, the jail is not tight, or the process ends before it runs the entry's
@@ -121,8 +135,8 @@ def run_entry(entry: Entry, task: Task, seed: int, jail: Jail, limits: Limits) -
                 if message.status == "diverged" or message.status == "failed":
                     return Run(message.status, quotable(message.reason, 300), seconds, tuple(snapshots), isolation)
                 _require_order(message, snapshots, entry.manifest.budget.steps)
-                posterior = _posterior(message.posterior, task.k, entry.manifest.family)
-                snapshots.append(Snapshot(message.steps, seconds, posterior))
+                posterior = _posterior(message, task, entry.manifest.family)
+                snapshots.append(Snapshot(message.steps, seconds, posterior, message.over, tuple(message.mode)))
                 if message.status == "ok":
                     break
         except RunFailed as error:
@@ -141,10 +155,15 @@ def _require_order(message: Message, snapshots: list[Snapshot], budget: int) -> 
         raise RunFailed(f"it sent more than {MAX_POSTERIORS} posteriors")
 
 
-def _posterior(file: bytes, k: int, family: Family) -> Posterior:
+def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Posterior:
     """A posterior from the bytes of its file, which is untrusted."""
+    k, over, network = task.k, message.over, isinstance(task, NetworkData)
+    if over == "hidden" and isinstance(task, NetworkData) and task.noise_variance is not None:
+        k = task.model.k_hidden
+    elif not (over == "weights" or (over == "tangent" and network)) or len(message.mode) != k * (over == "tangent"):
+        raise RunFailed(f"it sent a posterior over '{over}' with {len(message.mode)} numbers, which the task has not")
     try:
-        posterior = read_posterior(Path("posterior"), k, content=file)
+        posterior = read_posterior(Path("posterior"), k, content=message.posterior)
     except InputError as error:
         raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
     if posterior.kind != KIND_OF[family]:
@@ -174,13 +193,15 @@ def require_conformance(entry: Entry, jail: Jail, limits: Limits) -> int:
 
 
 @contextlib.contextmanager
-def _worker(entry: Entry, task: Task | None, seed: int, jail: Jail, limits: Limits) -> Iterator[tuple[str, Received]]:
+def _worker(
+    entry: Entry, task: Task | NetworkData | None, seed: int, jail: Jail, limits: Limits
+) -> Iterator[tuple[str, Received]]:
     """Starts the worker process on a job, or on conformance checks if there is no task; kills it at the end.
 
     Yields:
         How the process is isolated, once this has been checked, and its messages from then on.
     """
-    budget, (method, settings) = entry.manifest.budget, find_method(entry)
+    budget, (method, settings) = entry.manifest.budget, find_method(entry, isinstance(task, NetworkData))
     allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds) if task else CONFORMANCE_SECONDS
     with contextlib.ExitStack() as stack:
         top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fsvi-bench-")))

@@ -10,12 +10,14 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fsvi_bench.conformance import check_method, subjects
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, read_job, send
 from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.networks import CollapsedData, Linearised, NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
@@ -48,18 +50,18 @@ def main(folder: Path, pipe: int) -> None:
         if job.problem is None:
             _check(folder, job, pipe)
         else:
-            _train(_method(folder, job, job.problem), job.steps, pipe)
+            _train(_method(folder, job, job.problem), job, pipe)
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         reason = reason.replace(f"{folder}/", "")  # the author knows only the name of the file
         send(pipe, Message(status="failed", reason=reason[:MAX_REASON]))
 
 
-def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
+def _method(folder: Path, job: Job, problem: TrainingData | NetworkData) -> Method:
     module, _, name = job.method.partition(":")
     cls = load_method(f"{folder}/{job.method}").cls if ".py" in module else getattr(import_module(module), name)
     options = cls.checked_options(job.settings, name)
-    cls.check(options, problem)
+    cls.check(options, problem.inputs_as_features if isinstance(problem, NetworkData) else problem)
     return cls(problem, cls.checked_family(job.family), [job.seed], options)
 
 
@@ -75,8 +77,8 @@ def _check(folder: Path, job: Job, pipe: int) -> None:
     send(pipe, Message(status="ok", steps=sum(finding.status == "ok" for finding in findings)))
 
 
-def _train(method: Method, budget: int, pipe: int) -> None:
-    k, last = method.problems.k, method.num_steps
+def _train(method: Method, job: Job, pipe: int) -> None:
+    k, last, budget = method.problems.k, method.num_steps, job.steps
     if last > max(1, budget):  # a closed form is one step
         raise InputError(
             f"it takes {last} steps, but its budget is {budget}; increase --steps, or reduce max_steps with --set"
@@ -89,8 +91,8 @@ def _train(method: Method, budget: int, pipe: int) -> None:
         if (defect(q, k) or divergence(q)) is None:
             send(pipe, Message(status="under way", steps=steps, posterior=posterior_file(q)))
 
-    # A closed form has no intermediate posterior.
-    at = looks(method.num_steps) if method.trains else []
+    # A closed form has no intermediate posterior, and those of networks take long to score.
+    at = looks(method.num_steps) if method.trains and isinstance(job.problem, TrainingData) else []
     train(method, "cpu", observe if at else None, at)
     q = _posterior(method)
     if (fault := defect(q, k)) is not None:
@@ -98,7 +100,14 @@ def _train(method: Method, budget: int, pipe: int) -> None:
     if (reason := method.divergences()[0] or divergence(q)) is not None:
         send(pipe, Message(status="diverged", reason=reason[:MAX_REASON], steps=last))
     else:
-        send(pipe, Message(status="ok", steps=last, posterior=posterior_file(q)))
+        send(pipe, Message(status="ok", steps=last, posterior=posterior_file(q), **_over(method.problems)))
+
+
+def _over(problems: Any) -> dict[str, Any]:
+    """What a network's posterior is over, as fields of a message."""
+    if isinstance(problems, CollapsedData):
+        return {"over": "hidden"}
+    return {"over": "tangent", "mode": problems.feature_map.at[0].tolist()} if isinstance(problems, Linearised) else {}
 
 
 def _posterior(method: Method) -> Posterior:

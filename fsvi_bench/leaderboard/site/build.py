@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ import pandas as pd
 from markupsafe import Markup
 from pydantic_core import to_json
 
+from fsvi_bench.leaderboard import network_tasks
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
+from fsvi_bench.leaderboard.edition import Edition, Place
 from fsvi_bench.leaderboard.entry import SourceFile
-from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
+from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS
 from fsvi_bench.leaderboard.ranking import (
+    COMPARED,
     HEADLINES,
     SHOWN,
     Line,
@@ -34,7 +37,7 @@ from fsvi_bench.leaderboard.ranking import (
     spreads,
     tables_of,
 )
-from fsvi_bench.leaderboard.result import TaskFacts, Waypoint
+from fsvi_bench.leaderboard.result import NetworkFacts, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
@@ -47,7 +50,6 @@ SITE = "site"  #: default folder, in that of the leaderboard
 FRACTIONS = (0.01, 0.1, 1.0)  #: fractions of a run's steps
 PANEL = 2.35  #: inches
 COURSE: tuple[Score, ...] = ("kl", "joint_predictive_kl_test", "joint_predictive_kl_box")  #: scores of waypoints
-COMPARED = ("posterior", "joint")  #: tables by whose scores two entries are compared: the first that has both
 
 
 def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board, list[str]]:
@@ -71,7 +73,8 @@ class Site:
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The tables by name."""
-        return {key: rank(self.board, key) for key in HEADLINES}
+        networks = self.board.edition.is_networks
+        return {key: rank(self.board, key) for key in HEADLINES if (key == "networks") == networks}
 
     @cached_property
     def shown(self) -> dict[str, Standing]:
@@ -79,7 +82,7 @@ class Site:
         return {each.name: each for each in self.board.standings if each.result is not None}
 
     @cached_property
-    def tasks(self) -> dict[Place, TaskFacts]:
+    def tasks(self) -> dict[Place, TaskFacts | NetworkFacts]:
         """The tasks of the edition, which are the same for all entries; empty if there is no result."""
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
 
@@ -109,15 +112,17 @@ class Site:
 
     def page(self, template: str, **context: Any) -> bytes:
         """Renders a template; `root` is the relative path to the first page."""
-        shared = {"root": "../", "site": self, "board": self.board, "edition": self.board.edition, "card": _card}
+        shared = {"root": "../", "site": self, "board": self.board, "edition": self.board.edition}
+        shared["card"] = partial(_card, self.board.edition)
         return (templates().get_template(template).render(shared | context).rstrip() + "\n").encode()
 
 
 def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     """Yields every file of the site, as relative path and content."""
     yield from asset_files().items()
-    redrawn = sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked")
-    yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=TASKS)
+    redrawn = sum(getattr(task, "redrawn", 0) for place, task in site.tasks.items() if place.kind == "ranked")
+    per_dataset = network_tasks.TASKS if site.board.edition.is_networks else TASKS
+    yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=per_dataset)
     yield "compare.html", site.page("compare.html.j2", root="")
     yield "leaderboard.json", _leaderboard_json(site)
     for dataset in site.board.edition.datasets:
@@ -129,8 +134,9 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
         yield f"data/{name}.js", b"fsviBenchCompared(" + to_json(found) + b");\n"
 
 
-def _card(dataset: str) -> Card | None:
-    return load_card(dataset) if dataset in card_names() else None
+def _card(edition: Edition, dataset: str) -> Card | None:
+    name = edition.data_of(dataset)
+    return load_card(name) if name in card_names() else None
 
 
 def _dataset_page(site: Site, dataset: str) -> bytes:
@@ -217,9 +223,15 @@ def _run_command(site: Site, standing: Standing) -> str:
     manifest, method = standing.entry.manifest, standing.entry.manifest.method
     folder = f"leaderboard/entries/{standing.name}"
     name = f"{folder}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
-    words = ["fsvi-bench", "run", "--method", name, "--family", manifest.family]
-    words += [word for dataset in site.board.edition.datasets for word in ("--dataset", dataset)]
-    return shlex.join([*words, "--splits", ranges(OFFICIAL_SPLITS), *setting_words(manifest.settings)])
+    words, datasets = ["fsvi-bench", "run", "--method", name, "--family", manifest.family], site.board.edition.datasets
+    if site.board.edition.is_networks:
+        words += [word for dataset in datasets for word in ("--task", network_tasks.official_name(dataset))]
+    else:
+        words += [word for dataset in datasets for word in ("--dataset", dataset)] + [
+            "--splits",
+            ranges(OFFICIAL_SPLITS),
+        ]
+    return shlex.join([*words, *setting_words(manifest.settings)])
 
 
 def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from jinja2 import Environment, Undefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS
 from fsvi_bench.leaderboard.ranking import REFERENCES
 from fsvi_bench.presenting.looks import ASSETS as SHARED
 from fsvi_bench.presenting.looks import colour_variable, look
@@ -49,14 +49,16 @@ def _table(
     context: Context, name: str, rows: Collection[Any], label: str, scores: Sequence[str] = (), **attributes: str
 ) -> Markup:
     """Renders a table of `words.yaml`, with a line per `row` of `rows`. Columns are expressions; `*` stands for all
-    data sets, and `+` for all of `scores`."""
+    data sets, and `+` for all of `scores`. Columns without any value are left out."""
     spec, shared = WORDS["tables"][name], context.get_all() | {"scores": scores}
-    several = {"*": {_heading(each): each for each in shared["edition"].datasets},
+    edition = shared["edition"]
+    several = {"*": {f"{each}{' (dev)' * edition.is_for_tuning(each)}": each for each in edition.datasets},
                "+": {WORDS["headings"][each]: each for each in scores}}  # fmt: skip
     columns = dict(_columns(spec["columns"], several))
     expression = _expression(", ".join(columns.values()))
     cells = [[*map(_value, expression({**shared, "row": row, "rows": rows}))] for row in rows]
-    found = Table(columns=[*columns], rows=cells)
+    kept = [not cells or any(_known(row[place]) for row in cells) for place in range(len(columns))]
+    found = Table(columns=[*compress(columns, kept)], rows=[[*compress(row, kept)] for row in cells])
     groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, several)}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
     return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
@@ -85,8 +87,10 @@ def _written(value: Any, text: str) -> Written:
     return Written(_value(value), text)
 
 
-def _heading(dataset: str) -> str:
-    return f"{dataset} (dev)" if dataset in DEVELOPMENT_DATASETS else dataset
+def _known(cell: Any) -> bool:
+    """Whether a cell has a value."""
+    value = cell.value if isinstance(cell, Written) else cell
+    return value is not None and value == value  # not NaN
 
 
 def shown(value: str | float | None) -> str:

@@ -1,0 +1,160 @@
+"""Editions of networks: tasks from the secret, entries in the sandbox, scores, ranks and pages."""
+
+from __future__ import annotations
+
+import pytest
+
+import fsvi_bench
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.edition import Place, Secret
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.leaderboard.jailed.jail import Jail
+from fsvi_bench.leaderboard.network_tasks import make_network, ranked_networks, targets_seed
+from fsvi_bench.leaderboard.ranked_tasks import runs, training_seed
+from fsvi_bench.leaderboard.ranking import comparison, rank
+from fsvi_bench.leaderboard.result import NetworkFacts, ShortNetworkScores
+from fsvi_bench.leaderboard.site.build import Site, site_files
+from fsvi_bench.leaderboard.verifying import Verification, verify
+from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.methods.registry import load_installed
+from fsvi_bench.networks.official import official_path
+from fsvi_bench.networks.reference import write_reference
+from fsvi_bench.networks.task import build, write_network_task
+from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.running.executors import LocalExecutor
+from fsvi_bench.running.network_job import score_network
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.training.trainer import train
+from tests.leaderboard.boards import SECRET, edition, make_board, manifest
+from tests.leaderboard.jailing import working_jail
+from tests.leaderboard.sites import Page
+from tests.networks.test_tasks import certificate, functions
+
+TOY = "toy-collapsed-2"
+NETWORKS = edition([TOY], protocol="network-tasks/1")
+FIRST, OFFICIAL = Place("ranked", TOY, 0), Place("official", TOY, 0)
+
+
+def task_of(secret=SECRET, number=0):
+    return build(
+        "toy", number, "collapsed-2", "simulated", 0.5, targets_seed=targets_seed(TOY, number, NETWORKS, secret)
+    )
+
+
+def save_task(folder, secret=SECRET):
+    """A ranked task with a reference that any functions serve as."""
+    path, task, reference = (
+        official_path("toy", 0, "collapsed-2", "simulated", folder),
+        task_of(secret),
+        functions(400, 0),
+    )
+    write_network_task(path, task)
+    write_reference(path, reference, certificate(task, reference))
+    return path
+
+
+def test_an_entry_runs_on_the_ranked_tasks_and_the_official_one():
+    assert runs(NETWORKS) == [(FIRST, 0), (Place("ranked", TOY, 1), 0), (OFFICIAL, 0)]
+    assert len(runs(edition(["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3))) == 7
+    with pytest.raises(InputError, match="unknown network 'yacht': expected one of boston-collapsed-50"):
+        runs(edition(["yacht"], protocol="network-tasks/1"))
+    with pytest.raises(InputError, match="edition v2 has no networks; make one"):
+        list(ranked_networks(edition(), SECRET))
+    found = {planned.name: seed for planned, seed in ranked_networks(NETWORKS, SECRET)}
+    assert list(found) == ["toy:0:collapsed-2:simulated", "toy:1:collapsed-2:simulated"]
+    assert len({*found.values(), *(seed for _, seed in ranked_networks(NETWORKS, Secret(b"\7" * 32)))}) == 4
+
+
+def test_targets_come_from_the_secret_and_the_model():
+    task, official = task_of(), build("toy", 0, "collapsed-2", "simulated", 0.5)
+    assert task.name == official.name
+    assert task.inputs_test.equal(official.inputs_test)
+    assert not task.simulated_targets.equal(official.simulated_targets)
+    X, y = task.training()
+    residuals = (y - task.network.values(task.true_weights, X)) / 0.5
+    assert abs(float(residuals.square().mean()) - 1) < 4 * (2 / len(y)) ** 0.5
+    assert abs(float(residuals.mean())) < 4 / len(y) ** 0.5
+
+
+def test_a_reference_is_that_of_the_secret(tmp_path):
+    with pytest.raises(InputError, match=r"toy-collapsed-2 task 0 of edition v2 has no reference in .*; sample its"):
+        make_network(FIRST, NETWORKS, SECRET, tmp_path)
+    path = save_task(tmp_path)
+    found = make_network(FIRST, NETWORKS, SECRET, tmp_path)
+    assert found.sha256 == task_of().sha256
+    assert path.is_file()
+    save_task(tmp_path, Secret(b"\7" * 32))
+    with pytest.raises(InputError, match="is not toy-collapsed-2 task 0 of edition v2: its targets differ"):
+        make_network(FIRST, NETWORKS, SECRET, tmp_path)
+
+
+def built_in(name, family, **settings):
+    method = BuiltIn(name=name, version="0.2.0")
+    return Entry(f"{name}-{family}", manifest(title=name, family=family, method=method, settings=settings), None)
+
+
+def run(each, root, only, jail=None):
+    its = Verification(NETWORKS, SECRET, jail or working_jail(), networks=root)
+    return verify(each, its, root, LocalExecutor(1), Silent(), only)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "family", "settings"),
+    [
+        ("mean-field-vi", "ffg", {"max_steps": 60, "collapsed": True, "minibatch": "full"}),
+        ("laplace", "full", {}),
+        ("ensemble", "particles", {"max_steps": 60}),
+    ],
+)
+def test_the_verifier_scores_functions_of_what_the_sandbox_returns(tmp_path, name, family, settings):
+    """As the method itself would draw them: from its hidden weights, its tangent, or each of its particles."""
+    (cell,) = run(built_in(name, family, **settings), tmp_path, [OFFICIAL]).cells
+    network = fsvi_bench.load_network("toy:0:collapsed-2:simulated")
+    task, found = network.task, load_installed(name)
+    data = NetworkData.of(task.network, [(*task.training(), task.noise_variance)])
+    options = found.options({**found.defaults.network_options, **settings})
+    seed = training_seed(OFFICIAL, network.sha256, 0, NETWORKS, SECRET)
+    method = found.cls(data, family, [seed], options)
+    train(method, "cpu", None, [])
+    (q,) = unstack(method.posterior())
+    own = score_network(q, method.problems, network)[0]
+    assert (cell.status, cell.scores.functions) == ("ok", own.functions)
+    for score in ("energy_distance_20_test", "energy_distance_20_box", "predictive_kl_test", "nlpd"):
+        assert getattr(cell.scores, score) == pytest.approx(own.scores[score].value, rel=1e-6, abs=1e-9), score
+    assert (cell.scores.kl is None) == ("kl" not in own.scores)
+    assert (cell.task.log_z, cell.task.level) == (network.certificate.log_z.value, "C0")
+
+
+def test_a_method_for_linear_models_is_refused(tmp_path):
+    with pytest.raises(InputError, match="uses exact, a method for linear models only, but the edition has networks"):
+        run(built_in("exact", "full"), tmp_path, [FIRST], Jail(None))
+
+
+def test_entries_are_ranked_by_energy_distance_and_ties_are_two_errors(tmp_path):
+    levels = {"draws": 0.0, "near": 0.1, "far": 2.0, "lost": None}
+    root = make_board(tmp_path, {name: lambda place, seed, kl=kl: kl for name, kl in levels.items()}, NETWORKS)
+    board = read_board(root)
+    table = rank(board, "networks")
+    # 0.1 / 100 is within two standard errors (0.002) of 0 on test inputs, 0.1 / 10 is not on box inputs.
+    assert {line.name: line.mean_rank for line in table.lines} == {"draws": 1.25, "near": 1.75, "far": 3.0, "lost": 4.0}
+    assert list(Site(board).tables) == ["networks"]
+    by_name = {each.name: each for each in board.standings}
+    assert comparison(board, by_name["far"], by_name["near"]).scores == table.scores
+    cell = by_name["far"].cells[0]
+    assert isinstance(cell.task, NetworkFacts)
+    assert isinstance(cell.scores, ShortNetworkScores)
+
+
+def test_the_site_of_networks_shows_what_they_have(tmp_path):
+    root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": lambda place, seed: 2.0, "new": None}, NETWORKS)
+    files = dict(site_files(Site(read_board(root))))
+    index, data = Page(files["index.html"]), Page(files[f"datasets/{TOY}.html"])
+    assert "Its posterior has no closed form" in index.words
+    assert "energy, box" in index.words
+    for absent in ("NLPD gap", "joint KL", "variance ratio", "Bayesian linear model"):
+        assert absent not in index.words + data.words, absent
+    assert "log Z, nats" in data.words
+    method = files["methods/a.html"].decode()
+    assert "--task toy:0:collapsed-2:simulated" in method
