@@ -39,7 +39,7 @@ class TensorFile:
         unknown, missing = sorted(set(self.tensors) - expected), sorted(expected - set(self.tensors))
         names = f"expected {', '.join(sorted(expected))}"
         if unknown and missing:
-            raise self.error(f"unknown tensor {quoted(unknown[0])} and no '{missing[0]}'; {names}; rename it")
+            raise self.error(f"unknown tensor {quoted(unknown[0])}, and '{missing[0]}' is missing; {names}; rename it")
         if unknown:
             raise self.error(f"unknown tensor {quoted(unknown[0])}; {names}; remove it")
         if missing:

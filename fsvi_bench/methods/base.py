@@ -317,19 +317,17 @@ class Method(pl.LightningModule, ABC):
             InputError: the Trainer clips one norm over several problems, skips steps, or lowers the precision.
         """
         if (precision := self.trainer.precision) not in ("32-true", "64-true"):  # the former is Lightning's default
-            raise InputError(
-                f"the Trainer has precision={precision!r}, expected the float64 of the tasks; leave it out"
-            )
+            raise InputError(f"the Trainer has precision={precision!r}, but tasks are float64; leave it out")
         clip, skipped = self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches
         if clip and self.trainer.gradient_clip_algorithm != "value" and len(self.problems) > 1:
             raise InputError(
-                f"the Trainer has gradient_clip_val={clip}, one norm over {len(self.problems)} problems, of which none "
-                "may depend on others; leave it out, or choose gradient_clip_algorithm='value'"
+                f"the Trainer has gradient_clip_val={clip}, which clips one norm over {len(self.problems)} problems, "
+                "but problems must not affect each other; leave it out, or choose gradient_clip_algorithm='value'"
             )
         if skipped != 1:
             raise InputError(
-                f"the Trainer has accumulate_grad_batches={skipped}, expected 1, as max_steps counts batches; leave it "
-                "out, and choose a larger minibatch"
+                f"the Trainer has accumulate_grad_batches={skipped}, expected 1, because max_steps counts batches; "
+                "leave it out, and choose a larger minibatch"
             )
 
     def data(self) -> TaskData:
@@ -457,7 +455,9 @@ class Method(pl.LightningModule, ABC):
         """
         problem, q = self.problems.only(place).to(torch.device("cpu")), self.posterior()[place].cpu()
         if draws is None and not isinstance(q, DrawnPosterior):
-            raise InputError("draws is missing, expected how many functions to draw; give draws=1000, for example")
+            raise InputError(
+                "draws is missing, expected the number of functions to draw; pass, for example, draws=1000"
+            )
         w = q.draws if draws is None else q.sample(draws, seed)
         return problem.functions(w[None], x[None], seed)[0]
 

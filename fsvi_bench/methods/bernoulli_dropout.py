@@ -69,7 +69,7 @@ class BernoulliDropout(MaskedMethod):
         sampled = self.options.training == "masks" and self.options.chosen_estimator in ("per-point", "per-minibatch")
         if isinstance(problems, NetworkData) and not sampled:
             raise InputError(
-                f"a network has no closed form, got training={self.options.training} and estimator="
+                f"dropout has no closed form for networks, got training={self.options.training} and estimator="
                 f"{self.options.estimator}; set training=masks and estimator=per-point or per-minibatch"
             )
         return problems

@@ -59,8 +59,8 @@ class FspLaplace(Method):
             wanted, there = options.from_data, len(distinct_rows(problem.X[0]))  # type: ignore[attr-defined]
             if wanted > there:
                 raise InputError(
-                    f"a mixed context takes {wanted} distinct training inputs, but a split has {there}; choose fewer "
-                    "context_points"
+                    f"a mixed context needs {wanted} distinct training inputs, but a split has only {there}; choose "
+                    "fewer context_points"
                 )
 
     def context(self, problem: TrainingData) -> Float[Tensor, "M k"]:

@@ -163,7 +163,7 @@ class CollapsedData(NetworkData):
             raise InputError("collapsed=true needs a network with one hidden layer; leave it out for any other model")
         if rows_per_step != problems.N:
             raise InputError(
-                f"collapsed=true takes all {problems.N} training rows at each step, got a minibatch of "
+                f"collapsed=true needs all {problems.N} training rows at each step, got a minibatch of "
                 f"{rows_per_step}; set minibatch=full"
             )
         return CollapsedData(

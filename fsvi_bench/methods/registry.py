@@ -101,7 +101,7 @@ def load_method(spec: str) -> MethodEntry:
         InputError: there is no such method, it cannot be imported, or it is not a `Method`.
     """
     if spec.endswith((".py", ".py:")):
-        raise InputError(f"method {spec} is a file without a class; give it as {spec.removesuffix(':')}:Class")
+        raise InputError(f"method {spec} names a file but no class; give it as {spec.removesuffix(':')}:Class")
     if ".py:" in spec:
         return _from_file(spec)
     return load_installed(spec)
@@ -220,7 +220,9 @@ def _require_method(cls: object, spec: str) -> type[Method]:
     if all(getattr(cls, name) is getattr(Method, name) for name in ("loss", "solve", "solve_at", "training_step")):
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement loss or solve")
     if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
-        raise InputError(f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it")
+        raise InputError(
+            f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it from that class"
+        )
     return cls
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
@@ -78,10 +79,7 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
     largest = float(torch.stack([tensor.abs().max() for tensor in q.tensors.values()]).max())  # NaN if one is
     if not largest < OVERFLOW:
         raise InputError(f"function values reach {largest:.1e}, expected below {OVERFLOW:g}; rescale them")
-    half = len(reference) // 2
-    # As many exact draws as q has functions: distances between finite sets grow as the sets get smaller.
-    exact = reference[: half : max(1, half // len(q))]
-    floor = dict(_compare(exact, reference[half:], task))
+    floor = _floor(reference, task, len(q))
     found = {
         name: Score(value=value, error=error, floor=floor[name].value, floor_error=floor[name].error)
         for name, (value, error) in _compare(q, reference, task)
@@ -89,6 +87,15 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
     nlpd, at_best = (_nlpd(of, task) for of in (q, reference))
     found["nlpd"] = Score(value=nlpd.value, error=nlpd.error, floor=at_best.value, floor_error=at_best.error)
     return NetworkScores(task=task.name, functions=len(q), scores=found)
+
+
+@lru_cache(8)  # a run scores many approximations of one posterior
+def _floor(reference: Functions, task: NetworkTask, functions: int) -> dict[str, Estimate]:
+    """Scores of one half of the reference against the other."""
+    half = len(reference) // 2
+    # As many exact draws as q has functions: distances between finite sets grow as the sets get smaller.
+    exact = reference[: half : max(1, half // functions)]
+    return dict(_compare(exact, reference[half:], task))
 
 
 def _compare(q: Functions, reference: Functions, task: NetworkTask) -> Iterator[tuple[str, Estimate]]:

@@ -272,5 +272,6 @@ def certificate_json(certificate: Certificate, indent: int | None = None) -> str
         return json.dumps(certificate.model_dump(mode="json"), indent=indent, allow_nan=False)
     except ValueError as error:
         raise TaskRefused(
-            f"the certificate of {certificate.dataset} split {certificate.split} contains NaN or infinity"
+            f"the certificate of {certificate.dataset} split {certificate.split} contains NaN or infinity; refit the "
+            "task"
         ) from error

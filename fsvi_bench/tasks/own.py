@@ -62,7 +62,8 @@ def make_task(
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
         raise InputError(
-            f"test_fraction is {test_fraction}, which leaves no training or no test rows of {len(raw.y)}; change it"
+            f"test_fraction is {test_fraction}, which leaves no training rows or no test rows out of "
+            f"{len(raw.y)}; change it"
         )
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
     return fit_task(name, 0, raw, rows, FitSettings(k=options.k), rng).certified()

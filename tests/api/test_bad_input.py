@@ -24,7 +24,7 @@ from fsvi_bench.posteriors.base import Posterior
 FIT = {
     "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? expected one of bernoulli-dropout, "),
     "no such file": (("none.py:Mine",), {}, "there is no file none.py; give path/file.py:Class"),
-    "a file alone": (("none.py",), {}, "method none.py is a file without a class; give it as none.py:Class"),
+    "a file alone": (("none.py",), {}, "method none.py names a file but no class; give it as none.py:Class"),
     "a class of another kind": ((Posterior,), {}, "'Posterior' is not a subclass of fsvi_bench.methods.base.Method"),
     "a number": ((3,), {}, "'3' is not a subclass of fsvi_bench.methods.base.Method; derive it from that class"),
     "unknown option": (("rand-a",), {"lrr": 1}, "method rand-a, option 'lrr': there is no such option; did you mean 'lr'? its options: "),

@@ -378,7 +378,9 @@ def test_a_context_takes_no_more_training_inputs_than_there_are(problem):
         if fine:
             cls.check(asked, problem)
             continue
-        with pytest.raises(InputError, match="takes 31 distinct training inputs, but a split has 30; choose fewer"):
+        with pytest.raises(
+            InputError, match="needs 31 distinct training inputs, but a split has only 30; choose fewer"
+        ):
             cls.check(asked, problem)
 
 
@@ -571,7 +573,7 @@ def test_fsp_laplaces_objective_is_least_at_its_mean(toy, context):
         ("gwi --set rho=test", "method gwi, option 'rho': got 'test', "),
         (
             "fsp-laplace --set context=mixed --set context_points=1000",
-            "a mixed context takes 500 distinct training inputs, but a split has 398; choose fewer context_points",
+            "a mixed context needs 500 distinct training inputs, but a split has only 398; choose fewer context_points",
         ),
     ],
 )

@@ -295,14 +295,14 @@ def test_what_cannot_be_collapsed_is_refused():
     for problem in (data, as_network(data)):
         with pytest.raises(InputError, match="needs a network with one hidden layer"):
             method_of("mean-field-vi", problem, {"collapsed": True, "minibatch": "full"})
-    with pytest.raises(InputError, match="takes all 31 training rows at each step, got a minibatch of 7"):
+    with pytest.raises(InputError, match="needs all 31 training rows at each step, got a minibatch of 7"):
         method_of("mean-field-vi", networks(1), {"collapsed": True, "minibatch": 7})
 
 
 def test_dropout_without_masks_is_refused():
     for settings in ({}, {"training": "masks", "estimator": "local"}):
         with pytest.raises(
-            InputError, match=r"a network has no closed form.*set training=masks and estimator=per-point"
+            InputError, match=r"dropout has no closed form for networks.*set training=masks and estimator=per-point"
         ):
             method_of("bernoulli-dropout", networks(1), settings)
 

@@ -254,7 +254,7 @@ def test_default_methods_that_need_a_linear_model_leave_networks_out() -> None:
 
 
 def test_a_method_that_needs_a_linear_model_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=f"exact takes linear models only, but {ROW} is a network; .* choose among "):
+    with pytest.raises(InputError, match=f"exact takes linear models only, but {ROW} is a network; .* choose from "):
         make_plan(Request(task_files=[TOY], methods=["exact"]))
 
 

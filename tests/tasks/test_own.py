@@ -149,7 +149,11 @@ BAD = [
     (data(), {"k": "few"}, "k is 'few', expected a whole number"),
     (data(), {"test_fraction": 0.0}, "test_fraction is 0.0, expected more than 0"),
     (data(), {"test_fraction": 1.5}, "test_fraction is 1.5, expected less than 1"),
-    (data(), {"test_fraction": 0.001}, "test_fraction is 0.001, which leaves no training or no test rows of 60"),
+    (
+        data(),
+        {"test_fraction": 0.001},
+        "test_fraction is 0.001, which leaves no training rows or no test rows out of 60",
+    ),
     (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
     (data(), {"name": None}, "name is None, expected text"),

@@ -173,9 +173,9 @@ def test_ssge_logs_the_objective(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0, one norm over 2 problems"),
+        ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0, which clips one norm over 2 problems"),
         ({"accumulate_grad_batches": 4}, "accumulate_grad_batches=4, expected 1"),
-        ({"precision": "bf16-mixed"}, "precision='bf16-mixed', expected the float64"),
+        ({"precision": "bf16-mixed"}, "precision='bf16-mixed', but tasks are float64"),
     ],
 )
 def test_a_trainer_that_would_couple_problems_or_skip_steps_is_refused(settings, message):
