@@ -25,6 +25,7 @@ from fsvi_bench.leaderboard.edition import EDITIONS, Place, read_edition, read_s
 from fsvi_bench.leaderboard.entry import SOURCE_BYTES, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import require_conformance
+from fsvi_bench.leaderboard.network_tasks import TRIAL
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
 from fsvi_bench.leaderboard.signing import require_key
 from fsvi_bench.leaderboard.verifying import Verification
@@ -63,8 +64,10 @@ def submit(options: Submit) -> int:
         return 1
     folder = root / "entries" / entry.name
     print(folder)
-    secret = " --secret FILE" if verification.edition.status == "open" else ""
-    stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{secret}")
+    edition = verification.edition
+    more = f" --edition {edition.name} --networks DIR" * edition.is_networks
+    more += " --secret FILE" * (edition.status == "open")
+    stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{more}")
     return 0
 
 
@@ -99,7 +102,7 @@ def _name(text: str) -> str:
 
 
 def _try(entry: Entry, verification: Verification) -> None:
-    """Runs the conformance checks and the first official task of the first two data sets.
+    """Runs the conformance checks and the first official task of the first two data sets, or the toy network.
 
     Nothing is written to the leaderboard's folder.
 
@@ -109,7 +112,8 @@ def _try(entry: Entry, verification: Verification) -> None:
     """
     if checks := require_conformance(entry, verification.jail, verification.limits):
         stderr.print(f"{entry.name} passed {checks} conformance checks")
-    first = [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
+    edition = verification.edition
+    first = [TRIAL] if edition.is_networks else [Place("official", dataset, 0) for dataset in edition.datasets[:2]]
     with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as scratch, RichProgress() as progress:
         result = verifying.verify(entry, verification, Path(scratch), make_executor("local", 1), progress, first)
     for cell in result.cells:

@@ -58,7 +58,8 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
     board, files = build_site(root, out, options.edition)
     for each in board.standings:
         if each.stale is not None:
-            renewed = f"fsvi-bench verify {root / 'entries' / each.name}"
+            more = f" --edition {board.edition.name} --networks DIR" * board.edition.is_networks
+            renewed = f"fsvi-bench verify {root / 'entries' / each.name}{more}"
             stderr.print(f"{each.name} has no valid result: {each.stale}; run: {renewed}")
     for refused in board.refused:
         stderr.print(f"{refused.name} was refused: {refused.problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -79,6 +80,8 @@ def networks_build(options: NetworksBuild) -> int:
     require_writable_directory(options.out, "output folder", "choose another with --out")
     executor, refused = LocalExecutor(options.workers or available_cores()), 0
     note, run = partial(stderr.print, style="dim"), cast(Run, executor.map)
+    if options.secret is not None:
+        os.umask(0o077)  # chains and references show the targets that the secret hides
     for name, planned, seed in _chosen(options):
         place = planned.of.dataset, planned.split, planned.of.model, planned.targets
         task = build(*place, planned.of.noise_scale, options.data_dir, seed)

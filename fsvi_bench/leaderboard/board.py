@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -36,7 +37,7 @@ from fsvi_bench.leaderboard.entry import (
 )
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
+from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, NetworkFacts, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
 from fsvi_bench.strict import checked, toml_text
 
@@ -96,7 +97,7 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     read = read_edition(root, edition)
     signed, wanted = os.path.lexists(root / ALLOWED_SIGNERS), set(runs(read))
     entries, refused = read_entries(root)
-    standings = [_standing(entry, root, read, signed, wanted) for entry in entries]
+    standings = _with_one_reference([_standing(entry, root, read, signed, wanted) for entry in entries])
     # Of two entries that are too similar, the one with a result takes precedence.
     kept: list[Standing] = []
     for standing in sorted(standings, key=lambda each: (each.result is None, each.name)):
@@ -190,6 +191,21 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     for name, content in files.items():
         write_atomically(folder / name, content)
     return folder
+
+
+def _with_one_reference(standings: Sequence[Standing]) -> list[Standing]:
+    """Results that compare with other references of networks than most results do not count."""
+
+    def references(standing: Standing) -> frozenset[tuple[Place, str]]:
+        networks = ((cell.place, cell.task) for cell in standing.cells if isinstance(cell.task, NetworkFacts))
+        return frozenset((place, task.reference_sha256) for place, task in networks)
+
+    (usual, _), *_ = Counter(references(each) for each in standings if each.result).most_common(1) or [(frozenset(), 0)]
+    why = "its result compares with other references than those of the other entries"
+    return [
+        each if each.result is None or references(each) == usual else Standing(each.entry, None, None, why)
+        for each in standings
+    ]
 
 
 class _Stale(Exception):

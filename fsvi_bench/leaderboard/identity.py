@@ -71,8 +71,9 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
         whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
         if skeleton(reserved) in ({title, name} if whole else begun):
+            which = f"the title {quoted(entry.manifest.title)} or the name {entry.name}"
             raise InputError(
-                f"the title or name of {entry.name} looks like the reserved name '{reserved}'; choose another"
+                f"{which} looks like the reserved name '{reserved}'; choose others with --title and --name"
             )
     for other in others:
         if {skeleton(other.manifest.title), skeleton(other.name)} & {title, name}:

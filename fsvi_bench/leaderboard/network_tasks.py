@@ -12,11 +12,12 @@ from pathlib import Path
 
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.leaderboard.edition import Edition, Place, Secret
-from fsvi_bench.networks.official import CertifiedNetwork, load_network, official_networks, official_path
+from fsvi_bench.networks.official import CertifiedNetwork, differing, load_network, official_path
 from fsvi_bench.networks.plan import Model, Planned, planned_models
 from fsvi_bench.networks.task import Targets, build, task_name
 
 TASKS = 2  #: per network: its splits 0 and 1
+TRIAL = Place("official", "toy-collapsed-2", 0)  #: of `submit`
 
 
 def model_of(dataset: str) -> Model:
@@ -32,18 +33,11 @@ def model_of(dataset: str) -> Model:
 
 
 def runs(edition: Edition) -> Iterator[tuple[Place, int]]:
-    """All runs of an entry: ranked tasks with each seed, and the official simulated task of split 0, if any."""
+    """All runs of an entry: ranked tasks with each seed."""
     for dataset in edition.datasets:
+        model_of(dataset)
         for number in range(TASKS):
             yield from ((Place("ranked", dataset, number), seed) for seed in range(edition.seeds))
-        if official_name(dataset) in official_networks():
-            yield Place("official", dataset, 0), 0
-
-
-def official_name(dataset: str) -> str:
-    """The official task of split 0 with simulated targets."""
-    model = model_of(dataset)
-    return task_name(model.dataset, 0, model.model, "simulated")
 
 
 def ranked_networks(edition: Edition, secret: Secret) -> Iterator[tuple[Planned, int]]:
@@ -80,7 +74,8 @@ def make_network(
         TaskRefused: its certificate exceeds this version's limits.
     """
     if place.kind == "official":
-        return load_network(official_name(place.dataset))
+        model = model_of(place.dataset)
+        return load_network(task_name(model.dataset, place.number, model.model, "simulated"))
     assert secret is not None
     model, seed = model_of(place.dataset), targets_seed(place.dataset, place.number, edition, secret)
     own: tuple[str, int, str, Targets] = model.dataset, place.number, model.model, "simulated"
@@ -88,6 +83,7 @@ def make_network(
     sample = "sample its posterior with `fsvi-bench networks build --edition`, and name the folder with --networks"
     if not path.is_file():
         raise InputError(f"{place.name} of edition {edition.name} has no reference in {folder}; {sample}")
-    if (network := load_network(path)).sha256 != task.sha256:
+    network = load_network(path)
+    if network.task.metadata != task.metadata or differing(network.task, task):
         raise InputError(f"{path} is not {place.name} of edition {edition.name}: its targets differ; {sample}")
     return network

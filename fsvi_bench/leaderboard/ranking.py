@@ -1,10 +1,11 @@
 """Ranking of entries: within each ranked task and seed, averaged over these, and then over data sets.
 
-Three tables rank entries by different scores. Scores up to a margin above the smallest of a group are tied and share
-the mean of their ranks, so adding a little noise to a copied method, or removing it, gains nothing. The margin is `TIE`
-nats, and for MMD² two standard deviations of that of as many draws of the exact posterior as the smallest has
-particles. Where a table has two scores, an entry is ranked by each, and the ranks are averaged. Runs that diverged,
-failed or lack the score come last. The rank of an entry depends on the other entries; read the scores as well.
+Each table ranks entries by other scores, and editions of networks have a table of their own. Scores up to a margin
+above the smallest of a group are tied and share the mean of their ranks, so adding a little noise to a copied method,
+or removing it, gains nothing. The margin is `TIE` nats; for MMD² two standard deviations of that of as many draws of
+the exact posterior as the smallest has particles; and for energy distances two standard errors of the smallest. Where a
+table has two scores, an entry is ranked by each, and the ranks are averaged. Runs that diverged, failed or lack the
+score come last. The rank of an entry depends on the other entries; read the scores as well.
 
 Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
 spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of

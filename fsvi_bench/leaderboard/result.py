@@ -10,12 +10,14 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BeforeValidator, Field, model_validator
 
 from fsvi_bench.files import json_in_lines, replace_together
 from fsvi_bench.leaderboard.edition import Kind, Place
 from fsvi_bench.leaderboard.entry import Name, Number, Sha256, Text
 from fsvi_bench.leaderboard.signing import sign, signature_path
+from fsvi_bench.networks.reference import Functions
 from fsvi_bench.networks.scores import NetworkScores
 from fsvi_bench.networks.task import Level
 from fsvi_bench.scoring.points import PointsMmd2
@@ -98,9 +100,17 @@ class ShortNetworkScores(Strict):
     nlpd: Number
 
     @staticmethod
-    def of(scores: NetworkScores) -> ShortNetworkScores:
+    def of(scores: NetworkScores, particles: Functions | None) -> ShortNetworkScores:
+        """Scores of draws from q, or of particles, which are q.
+
+        The unbiased energy distance would reward particles that lie further apart than draws: theirs has all pairs,
+        also i = j, and is a distance between two distributions.
+        """
         found: dict[str, Any] = {name: score.value for name, score in scores.scores.items()}
         found["functions"] = scores.functions
+        for place in ("test", "box") if particles is not None else ():
+            f = particles.at(place)  # type: ignore[union-attr, arg-type]
+            found[f"energy_distance_20_{place}"] += float(torch.pdist(f).mean()) / len(f)
         found |= {f"{name}_error": score.error for name, score in scores.scores.items()}
         found["predictive_kl_floor"] = scores.scores["predictive_kl_test"].floor
         return ShortNetworkScores.model_validate({name: found.get(name) for name in ShortNetworkScores.model_fields})

@@ -44,6 +44,7 @@ from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.particles import ParticlesPosterior
+from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.running.executors import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
@@ -90,8 +91,9 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     """
     edition = verification.edition
     find_method(entry, edition.is_networks)
-    trials = [each for each in runs(edition) if only is None or each[0] in only]
-    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
+    trials = [each for each in runs(edition) if only is None or each[0] in only] or [(place, 0) for place in only or ()]
+    references = _references(verification, trials)  # before hours of work, rather than after
+    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, references)}"
     with locked_directory(folder, "folder of finished runs"):
         done = {trial: kept for trial in trials if (kept := _kept(folder / _file(*trial)))}
         missing = [trial for trial in trials if trial not in done]
@@ -129,13 +131,29 @@ def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: " and ".join(map(str, values)) if values[1:] else values[0] for name, values in found.items()}
 
 
-def _identity(entry: Entry, verification: Verification) -> str:
+def _references(verification: Verification, trials: Sequence[tuple[Place, int]]) -> list[str]:
+    """The hashes of the references of an edition of networks; none of other editions."""
+    its = verification
+    places = dict.fromkeys(place for place, _ in trials) if its.edition.is_networks else ()
+    found = [make_network(place, its.edition, its.secret, its.networks, its.data_dir) for place in places]
+    return [network.certificate.reference_sha256 for network in found]
+
+
+def _identity(entry: Entry, verification: Verification, references: Sequence[str]) -> str:
     """Identifies everything that determines the numbers of a cell, so that no other verification reuses it.
 
     It is derived from the secret, if there is one, so nobody else can forge finished runs.
     """
     limits, versions = vars(verification.limits), _here() | {"started": None}
-    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]
+    own = [
+        entry.sha256,
+        verification.edition.sha256,
+        SCORING_VERSION,
+        verification.jail.words,
+        limits,
+        versions,
+        references,
+    ]
     secret = verification.secret or Secret(b"")
     return f"{secret.seed('kept', sha256_of_json(own)):016x}"
 
@@ -240,8 +258,8 @@ def _network_scored(
     elif last.over == "tangent":
         space = Linearised.at(data, torch.tensor([last.mode], dtype=torch.float64))
     with _time_limit(SCORING_SECONDS):
-        scores, _ = score_network(last.posterior, space, network)
-    return {"scores": ShortNetworkScores.of(scores)}
+        scores, functions = score_network(last.posterior, space, network)
+    return {"scores": ShortNetworkScores.of(scores, functions if isinstance(last.posterior, DrawnPosterior) else None)}
 
 
 def _objective_gap(entry: Entry, q: Posterior, task: Task, seed: int) -> float | None:

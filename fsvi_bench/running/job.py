@@ -140,7 +140,7 @@ def _optima(method: Method, tasks: Sequence[Any]) -> tuple[Sequence[Optimum | No
     if _are_networks(tasks):
         return [None] * len(tasks), None
     try:
-        return method.optima(tasks), None
+        return [None if each is None else Optimum(*each) for each in method.optima(tasks)], None
     except Exception as error:
         return [None] * len(tasks), f"the scores of the objective are missing: {_reason(error)}"
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods.networks import Linearised, NetworkData
 from fsvi_bench.networks.official import CertifiedNetwork
-from fsvi_bench.networks.reference import Functions
+from fsvi_bench.networks.reference import FEWEST, Functions
 from fsvi_bench.networks.scores import NetworkScores, Score, score_functions
 from fsvi_bench.networks.task import PLACES, Training
 from fsvi_bench.posteriors.base import Posterior
@@ -48,6 +49,8 @@ def score_network(
     """
     task, seed = network.task, derive_seed("network scores", network.sha256)
     w = q.draws if isinstance(q, DrawnPosterior) else q.sample(DRAWS, seed)
+    if len(w) < FEWEST:
+        raise InputError(f"q has {len(w)} particles, expected {FEWEST} or more for scores with errors; use more")
     f = [space.functions(w[None], task.inputs[where][None], seed)[0] for where in PLACES]
     scores = score_functions(functions := Functions(*f), task, network.reference)
     if (kl := _kl(q, space, network, seed)) is None:

@@ -15,6 +15,7 @@ from matplotlib.text import Text
 from fsvi_bench.cli.reproduce import _show
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.papers import experiment
+from fsvi_bench.papers.burt2020.toy import _nats
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Experiment, Outcome
 from fsvi_bench.papers.parts import PartFailed
@@ -149,7 +150,8 @@ def test_a_figure_is_legible_in_print_and_says_what_it_shows(quick, tiny, tmp_pa
         titles = [axes.get_title(loc="left") for axes in figure.axes]
         assert [title.split(":")[0] for title in titles] == expected[:4]
         assert all("nats (jitter 1e-6: " in title for title in titles[1:])
-        expected += [f"{r.scores.kl:.3g}" for r in records_of(tmp_path).values() if r.method != "exact"]
+        assert [_nats(kl) for kl in (1e-12, 0.1234, 4931.2)] == ["0", "0.123", "4,930"]
+        expected += [_nats(r.scores.kl) for r in records_of(tmp_path).values() if r.method != "exact"]
     assert [words for words in expected if words not in said] == []
 
 

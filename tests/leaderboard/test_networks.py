@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 import fsvi_bench
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Place, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.network_tasks import make_network, ranked_networks, targets_seed
+from fsvi_bench.leaderboard.jailed.messages import Message, RunFailed
+from fsvi_bench.leaderboard.jailed.run import Run, Snapshot, _posterior
+from fsvi_bench.leaderboard.network_tasks import TRIAL, make_network, ranked_networks, targets_seed
 from fsvi_bench.leaderboard.ranked_tasks import runs, training_seed
 from fsvi_bench.leaderboard.ranking import comparison, rank
-from fsvi_bench.leaderboard.result import NetworkFacts, ShortNetworkScores
+from fsvi_bench.leaderboard.result import NetworkFacts, ShortNetworkScores, result_path, write_result
 from fsvi_bench.leaderboard.site.build import Site, site_files
 from fsvi_bench.leaderboard.verifying import Verification, verify
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.networks.official import official_path
-from fsvi_bench.networks.reference import write_reference
-from fsvi_bench.networks.task import build, write_network_task
+from fsvi_bench.networks.reference import Functions, write_reference
+from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.networks.task import PLACES, build, write_network_task
 from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.network_job import score_network
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.training.trainer import train
-from tests.leaderboard.boards import SECRET, edition, make_board, manifest
+from tests.leaderboard.boards import SECRET, edition, make_board, manifest, read_result
 from tests.leaderboard.jailing import working_jail
 from tests.leaderboard.sites import Page
 from tests.networks.test_tasks import certificate, functions
 
 TOY = "toy-collapsed-2"
 NETWORKS = edition([TOY], protocol="network-tasks/1")
-FIRST, OFFICIAL = Place("ranked", TOY, 0), Place("official", TOY, 0)
+FIRST = Place("ranked", TOY, 0)
 
 
 def task_of(secret=SECRET, number=0):
@@ -54,9 +64,9 @@ def save_task(folder, secret=SECRET):
     return path
 
 
-def test_an_entry_runs_on_the_ranked_tasks_and_the_official_one():
-    assert runs(NETWORKS) == [(FIRST, 0), (Place("ranked", TOY, 1), 0), (OFFICIAL, 0)]
-    assert len(runs(edition(["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3))) == 7
+def test_an_entry_runs_on_the_ranked_tasks():
+    assert runs(NETWORKS) == [(FIRST, 0), (Place("ranked", TOY, 1), 0)]
+    assert len(runs(edition(["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3))) == 6
     with pytest.raises(InputError, match="unknown network 'yacht': expected one of boston-collapsed-50"):
         runs(edition(["yacht"], protocol="network-tasks/1"))
     with pytest.raises(InputError, match="edition v2 has no networks; make one"):
@@ -83,7 +93,12 @@ def test_a_reference_is_that_of_the_secret(tmp_path):
     path = save_task(tmp_path)
     found = make_network(FIRST, NETWORKS, SECRET, tmp_path)
     assert found.sha256 == task_of().sha256
-    assert path.is_file()
+    # With other kernels the targets round differently.
+    rounded = replace(found.task, simulated_targets=found.task.simulated_targets * (1 + 1e-15))
+    assert rounded.sha256 != found.sha256
+    write_network_task(path, rounded)
+    write_reference(path, found.reference, certificate(rounded, found.reference))
+    assert make_network(FIRST, NETWORKS, SECRET, tmp_path).sha256 == rounded.sha256
     save_task(tmp_path, Secret(b"\7" * 32))
     with pytest.raises(InputError, match="is not toy-collapsed-2 task 0 of edition v2: its targets differ"):
         make_network(FIRST, NETWORKS, SECRET, tmp_path)
@@ -110,21 +125,93 @@ def run(each, root, only, jail=None):
 )
 def test_the_verifier_scores_functions_of_what_the_sandbox_returns(tmp_path, name, family, settings):
     """As the method itself would draw them: from its hidden weights, its tangent, or each of its particles."""
-    (cell,) = run(built_in(name, family, **settings), tmp_path, [OFFICIAL]).cells
+    (cell,) = run(built_in(name, family, **settings), tmp_path, [TRIAL]).cells
     network = fsvi_bench.load_network("toy:0:collapsed-2:simulated")
     task, found = network.task, load_installed(name)
     data = NetworkData.of(task.network, [(*task.training(), task.noise_variance)])
     options = found.options({**found.defaults.network_options, **settings})
-    seed = training_seed(OFFICIAL, network.sha256, 0, NETWORKS, SECRET)
+    seed = training_seed(TRIAL, network.sha256, 0, NETWORKS, SECRET)
     method = found.cls(data, family, [seed], options)
     train(method, "cpu", None, [])
     (q,) = unstack(method.posterior())
     own = score_network(q, method.problems, network)[0]
     assert (cell.status, cell.scores.functions) == ("ok", own.functions)
     for score in ("energy_distance_20_test", "energy_distance_20_box", "predictive_kl_test", "nlpd"):
-        assert getattr(cell.scores, score) == pytest.approx(own.scores[score].value, rel=1e-6, abs=1e-9), score
+        atoms = family == "particles" and score.startswith("energy")
+        f = method.functions(0, task.inputs[score[19:]]) if atoms else None
+        expected = own.scores[score].value + (
+            0.0 if f is None else float(torch.cdist(f, f).sum()) / (len(f) - 1) / len(f) ** 2
+        )
+        assert getattr(cell.scores, score) == pytest.approx(expected, rel=1e-6, abs=1e-9), score
     assert (cell.scores.kl is None) == ("kl" not in own.scores)
     assert (cell.task.log_z, cell.task.level) == (network.certificate.log_z.value, "C0")
+
+
+def test_particles_far_apart_do_not_score_below_the_posterior():
+    """Chosen for their spread: the unbiased distance is below 0 for them, the one of q as it is cannot be."""
+    network = fsvi_bench.load_network("toy:0:collapsed-2:simulated")
+    f = {place: network.reference.at(place) for place in PLACES}
+    spread = (f["test"] - f["test"].mean(0)).norm(dim=1)
+    chosen = spread.topk(200).indices[::20]
+    particles = Functions(*(f[place][chosen] for place in PLACES))
+    scores = score_functions(particles, network.task, network.reference)
+    assert ShortNetworkScores.of(scores, particles).energy_distance_20_test > 0
+    exact = ShortNetworkScores.of(score_functions(network.reference[::4], network.task, network.reference), None)
+    assert exact.energy_distance_20_test < ShortNetworkScores.of(scores, particles).energy_distance_20_test
+
+
+@pytest.mark.parametrize(
+    ("over", "mode", "known"),
+    [("weights", 0, True), ("hidden", 0, True), ("tangent", 7, True), ("tangent", 6, False), ("weights", 7, False)],
+)
+def test_a_message_says_what_its_posterior_is_over(over, mode, known):
+    task = build("toy", 0, "collapsed-2", "simulated", 0.5)
+    data = NetworkData.of(task.network, [(*task.training(), task.noise_variance)])
+    k = 4 if over == "hidden" else data.k
+    q = FactorisedGaussian(torch.zeros(k, dtype=torch.float64), torch.ones(k, dtype=torch.float64))
+    message = Message(status="ok", posterior=posterior_file(q), over=over, mode=[0.5] * mode)
+    if known:
+        assert _posterior(message, data, "ffg").k == k
+    else:
+        with pytest.raises(RunFailed, match=f"it sent a posterior over '{over}' with a mode of {mode} numbers"):
+            _posterior(message, data, "ffg")
+    if over != "weights":
+        with pytest.raises(RunFailed, match="which its task does not have"):
+            _posterior(message, SimpleNamespace(k=data.k), "ffg")
+
+
+def test_results_of_other_references_do_not_count(tmp_path):
+    root = make_board(tmp_path, {name: lambda place, seed: 1.0 for name in ("a", "b", "c")}, NETWORKS)
+    path = result_path(root, "v2", "b")
+    found = read_result(path)
+    first, *others = found.cells
+    moved = first.model_copy(update={"task": first.task.model_copy(update={"reference_sha256": "0" * 64})})
+    write_result(path, found.model_copy(update={"cells": (moved, *others)}))
+    stale = {each.name: each.stale for each in read_board(root).standings}
+    assert stale == {
+        "a": None,
+        "b": "its result compares with other references than those of the other entries",
+        "c": None,
+    }
+
+
+def test_kept_runs_belong_to_a_reference(tmp_path, monkeypatch):
+    made = []
+
+    def prior(each, task, seed, jail, limits):
+        made.append(seed)
+        q = FactorisedGaussian(torch.zeros(task.k, dtype=torch.float64), torch.ones(task.k, dtype=torch.float64))
+        return Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none")
+
+    monkeypatch.setattr(verifying, "run_entry", prior)
+    path, each, hashes = save_task(tmp_path), built_in("mean-field-vi", "ffg"), []
+    for seed in (0, 0, 1):
+        write_reference(path, reference := functions(400, seed), certificate(task_of(), reference))
+        (cell,) = run(each, tmp_path, [FIRST], Jail(None)).cells
+        assert cell.status == "ok", cell.reason
+        hashes.append(cell.task.reference_sha256)
+    assert len(made) == len(set(hashes)) == 2
+    assert made[0] == made[1]
 
 
 def test_a_method_for_linear_models_is_refused(tmp_path):
@@ -158,3 +245,4 @@ def test_the_site_of_networks_shows_what_they_have(tmp_path):
     assert "log Z, nats" in data.words
     method = files["methods/a.html"].decode()
     assert "--task toy:0:collapsed-2:simulated" in method
+    assert "--networks DIR" in method

@@ -158,10 +158,13 @@ def _require_order(message: Message, snapshots: list[Snapshot], budget: int) -> 
 def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Posterior:
     """A posterior from the bytes of its file, which is untrusted."""
     k, over, network = task.k, message.over, isinstance(task, NetworkData)
-    if over == "hidden" and isinstance(task, NetworkData) and task.noise_variance is not None:
+    hidden = isinstance(task, NetworkData) and task.noise_variance is not None
+    allowed = {"weights": True, "hidden": hidden, "tangent": network}
+    if not allowed[over] or len(message.mode) != k * (over == "tangent"):
+        raise RunFailed(f"it sent a posterior over '{over}' with a mode of {len(message.mode)} numbers, which its task "
+                        "does not have")  # fmt: skip
+    if over == "hidden" and isinstance(task, NetworkData):
         k = task.model.k_hidden
-    elif not (over == "weights" or (over == "tangent" and network)) or len(message.mode) != k * (over == "tangent"):
-        raise RunFailed(f"it sent a posterior over '{over}' with {len(message.mode)} numbers, which the task has not")
     try:
         posterior = read_posterior(Path("posterior"), k, content=message.posterior)
     except InputError as error:

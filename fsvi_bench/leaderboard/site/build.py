@@ -40,6 +40,7 @@ from fsvi_bench.leaderboard.ranking import (
 from fsvi_bench.leaderboard.result import NetworkFacts, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
+from fsvi_bench.networks.official import official_networks
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
 from fsvi_bench.running.options import setting_words
@@ -225,7 +226,10 @@ def _run_command(site: Site, standing: Standing) -> str:
     name = f"{folder}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
     words, datasets = ["fsvi-bench", "run", "--method", name, "--family", manifest.family], site.board.edition.datasets
     if site.board.edition.is_networks:
-        words += [word for dataset in datasets for word in ("--task", network_tasks.official_name(dataset))]
+        models = [network_tasks.model_of(dataset) for dataset in datasets]
+        known = [name for each in models for name in official_networks() if name.startswith(f"{each.dataset}:")
+                 and name.split(":")[2] == each.model]  # fmt: skip
+        words += [word for name in known or ["toy:0:collapsed-2:simulated"] for word in ("--task", name)]
     else:
         words += [word for dataset in datasets for word in ("--dataset", dataset)] + [
             "--splits",
