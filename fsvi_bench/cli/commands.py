@@ -147,13 +147,13 @@ class Submit(Options):
     """Create a leaderboard entry from a method and its settings.
 
     The method first runs in the sandbox: the conformance checks, then the first official task of each of the edition's
-    first two data sets. The entry is written only if all of them pass.
+    first two data sets, or the toy network in an edition of networks. The entry is written only if all of them pass.
 
     Args:
         method: Built-in method, or path/file.py:Class; with --check, the folder of an entry.
         family: full, ffg, factor, bernoulli, spike-slab or particles.
         settings: Method option; may be repeated.
-        steps: Budget: maximum number of training steps per task. A method with `solve` takes none: give 0.
+        steps: Budget: maximum number of training steps per task. A method with `solve` needs no steps: give 0.
         seconds: Budget: training seconds per task on your hardware.
         authors: Author of the method; required without --check; may be repeated.
         owner: Your account name on the code host; required without --check.
@@ -318,7 +318,7 @@ class TasksExport(Options):
 
 
 class NetworksList(Options):
-    """List the network tasks, with the evidence for their references and their log evidences."""
+    """List the network tasks: the levels of their certificates, their log evidences and the samplers' diagnostics."""
 
     as_json: bool = False
 
@@ -459,7 +459,8 @@ class LeaderboardServe(Options):
 class LeaderboardCompare(Options):
     """Compare two entries on each data set, paired over the ranked runs.
 
-    Two entries with densities are compared by KL(q‖P_D), others by their joint predictive KLs.
+    Two entries with densities are compared by KL(q‖P_D), others by their joint predictive KLs,
+    and those of an edition of networks by their energy distances.
 
     Args:
         a: Name of the first entry, which is the name of its folder.

@@ -48,8 +48,8 @@ def ranked_networks(edition: Edition, secret: Secret) -> Iterator[tuple[Planned,
     """
     if not edition.is_networks:
         raise InputError(
-            f"edition {edition.name} has no networks; make one that has with `fsvi-bench leaderboard init --network "
-            "yacht-collapsed-10`, for example"
+            f"edition {edition.name} is not an edition of networks; create one with, for example, `fsvi-bench "
+            "leaderboard init --network yacht-collapsed-10`"
         )
     for dataset in edition.datasets:
         for number in range(TASKS):

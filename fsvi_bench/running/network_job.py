@@ -50,7 +50,9 @@ def score_network(
     task, seed = network.task, derive_seed("network scores", network.sha256)
     w = q.draws if isinstance(q, DrawnPosterior) else q.sample(DRAWS, seed)
     if len(w) < FEWEST:
-        raise InputError(f"q has {len(w)} particles, expected {FEWEST} or more for scores with errors; use more")
+        raise InputError(
+            f"q has {len(w)} particles, expected {FEWEST} or more for scores with standard errors; use more particles"
+        )
     f = [space.functions(w[None], task.inputs[where][None], seed)[0] for where in PLACES]
     scores = score_functions(functions := Functions(*f), task, network.reference)
     if (kl := _kl(q, space, network, seed)) is None:

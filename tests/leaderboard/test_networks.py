@@ -69,7 +69,7 @@ def test_an_entry_runs_on_the_ranked_tasks():
     assert len(runs(edition(["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3))) == 6
     with pytest.raises(InputError, match="unknown network 'yacht': expected one of boston-collapsed-50"):
         runs(edition(["yacht"], protocol="network-tasks/1"))
-    with pytest.raises(InputError, match="edition v2 has no networks; make one"):
+    with pytest.raises(InputError, match="edition v2 is not an edition of networks; create one"):
         list(ranked_networks(edition(), SECRET))
     found = {planned.name: seed for planned, seed in ranked_networks(NETWORKS, SECRET)}
     assert list(found) == ["toy:0:collapsed-2:simulated", "toy:1:collapsed-2:simulated"]

@@ -189,7 +189,7 @@ def test_a_jail_that_does_not_hold_ends_the_verification(tmp_path):
         (built_in("nothing"), "unknown built-in method"),
         (built_in("rand-a", "bernoulli"), "rand-a has no family .bernoulli.; its families: full, ffg"),
         (built_in("rand-a", settings={"nothing": 1}), "nothing"),
-        (Entry("late", manifest(method=BuiltIn(name="exact", version="99.0.0")), None), "upgrade it"),
+        (Entry("late", manifest(method=BuiltIn(name="exact", version="99.0.0")), None), "upgrade fsvi-bench"),
     ],
 )
 def test_an_entry_that_cannot_be_run_is_one_sentence(each, match):

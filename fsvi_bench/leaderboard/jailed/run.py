@@ -106,7 +106,7 @@ def find_method(entry: Entry, networks: bool = False) -> tuple[str, dict[str, An
         raise unknown_name("built-in method", method.name, built_in_names())
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
-            f"{entry.name} needs fsvi-bench {method.version}, but this is {fsvi_bench.__version__}; upgrade it"
+            f"{entry.name} needs fsvi-bench {method.version}, but this is {fsvi_bench.__version__}; upgrade fsvi-bench"
         )
     found = load_installed(method.name)
     found.cls.checked_family(manifest.family, method.name)
