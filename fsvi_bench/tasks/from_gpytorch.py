@@ -112,8 +112,8 @@ def _require_plain_forward(model: Any, points: Tensor, tensors: dict[str, Tensor
         if torch.cat(differences).abs().max() <= _rounding(points.dtype, Z / tensors["lengthscales"], float(scale)):
             return
     raise InputError(
-        "the model's forward does not return its own mean and kernel at its inputs, expected finite parameters and "
-        "MultivariateNormal(mean(x), kernel(x)); transform inputs before the model, not inside it"
+        "the model's forward does not return its own mean and kernel, expected finite parameters and "
+        "MultivariateNormal(mean(x), kernel(x)) of all inputs; transform inputs before the model, not inside it"
     )
 
 

@@ -124,7 +124,7 @@ def test_runs_are_taken_up_under_the_same_secret_and_limits_alone():
     given = verification(Jail(None))
     others = [replace(given, secret=each) for each in (SECRET, Secret(b"\1" * 32), None)]
     others += [replace(given, limits=Limits(seconds=each)) for each in (60, 3601)]
-    assert len({verifying._identity(built_in(), each) for each in others}) == 5
+    assert len({verifying._identity(built_in(), each, []) for each in others}) == 5
 
 
 @pytest.mark.slow

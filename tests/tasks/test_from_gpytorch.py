@@ -195,7 +195,7 @@ REFUSED = {
     "the mean is LinearMean, expected GPyTorch's ConstantMean or ZeroMean": lambda: fitted(mean=LinearMean(3)),
     "the model has no inducing points": lambda: of_data(ScaleKernel(RBFKernel()), k=0),
     "the likelihood is FixedNoiseGaussianLikelihood": other_noise,
-    "forward does not return the mean and kernel": lambda: fitted(warp=torch.tanh),
+    "forward does not return its own mean and kernel": lambda: fitted(warp=torch.tanh),
     "transform inputs before the model": lambda: fitted(shift=lambda x: x[:, 0]),
     # Half a percent off: a covariance that falls to 0.5 at some distance is 0.0035 off there.
     "transform inputs before the model, not inside it": lambda: fitted(warp=lambda x: 1.005 * x),
