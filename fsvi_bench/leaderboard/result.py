@@ -95,7 +95,6 @@ class ShortNetworkScores(Strict):
     energy_distance_20_box_error: Annotated[Number, Field(ge=0)]
     predictive_kl_test: Extended
     predictive_kl_box: Extended
-    predictive_kl_floor: Number  #: of as many exact draws, at test inputs
     variance_ranks_test: Number | None
     nlpd: Number
 
@@ -108,11 +107,10 @@ class ShortNetworkScores(Strict):
         """
         found: dict[str, Any] = {name: score.value for name, score in scores.scores.items()}
         found["functions"] = scores.functions
-        for place in ("test", "box") if particles is not None else ():
-            f = particles.at(place)  # type: ignore[union-attr, arg-type]
-            found[f"energy_distance_20_{place}"] += float(torch.pdist(f).mean()) / len(f)
+        if particles is not None:
+            for place, f in (("test", particles.f_test), ("box", particles.f_box)):
+                found[f"energy_distance_20_{place}"] += float(torch.pdist(f).mean()) / len(f)
         found |= {f"{name}_error": score.error for name, score in scores.scores.items()}
-        found["predictive_kl_floor"] = scores.scores["predictive_kl_test"].floor
         return ShortNetworkScores.model_validate({name: found.get(name) for name in ShortNetworkScores.model_fields})
 
 

@@ -211,6 +211,7 @@ def _unpacked(file: TensorFile) -> Functions:
     values: dict[str, Tensor] = {}
     for name in names:
         file.require_dtype(name, torch.uint8)
+        file.require_shape(name, (*file.tensors[name].shape[:1], POINTS))
         for part in ("low", "step"):
             file.require_dtype(f"{name}_{part}", torch.float64)
             file.require_shape(f"{name}_{part}", (POINTS,))

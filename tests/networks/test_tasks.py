@@ -303,6 +303,24 @@ def test_a_reference_is_rounded_to_steps_of_its_range(toy: NetworkTask, folder: 
     assert after.f_box[:, 3].unique().tolist() == [0.25]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"f_test": torch.zeros(1000, 7, dtype=torch.uint8)}, "'f_test' has shape .1000, 7., expected .1000, 20."),
+        ({"f_test": torch.zeros((), dtype=torch.uint8)}, "'f_test' has shape .., expected .20."),
+        ({"f_test": torch.zeros(999, 20, dtype=torch.uint8)}, "'f_test' has shape .999, 20., expected .1000, 20."),
+        ({"f_test": torch.zeros(1000, 20)}, "'f_test' has type float32, expected uint8"),
+        ({"f_box_step": torch.zeros(7, dtype=torch.float64)}, "'f_box_step' has shape .7., expected .20."),
+        ({"f_box_low": torch.full((20,), torch.inf, dtype=torch.float64)}, "'f_box_low' contains NaN or infinity"),
+    ],
+)
+def test_tensors_of_other_shapes_are_no_reference(toy: NetworkTask, folder: Path, change, message: str) -> None:
+    tensors = packed(functions(1000, 0)) | change
+    save_file(tensors, reference_path(folder), {"format": "fsvi-network-reference/1", "task_sha256": toy.sha256})
+    with pytest.raises(InputError, match=message):
+        load_network(folder)
+
+
 def test_a_certificate_is_of_its_task(toy: NetworkTask, folder: Path) -> None:
     reference, _ = read_reference(folder, toy)
     for change in ({"task": "yacht:9:other"}, {"level": "C2"}):
