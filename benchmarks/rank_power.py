@@ -9,7 +9,7 @@ diverges on naval, is left out. Half of the variance of b + c is the
 seed's, which the study, with one seed, does not tell; `--seed-share` changes it. The μ_m are equally spaced, at several
 distances. Simulated boards are ranked as the leaderboard ranks runs, and two entries are distinguished by its rule: the
 bootstrap separates them, and their mean ranks differ by Nemenyi's critical difference. The true mean ranks follow from
-the model. Printed is the true difference at which two entries are distinguished on 80 % of the boards.
+the model. Printed is the true difference at which two entries are distinguished on 80% of the boards.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
         for design in designs:
             critical, found = critical_difference(M, design[0]), needed(M, design, shares)
             print(
-                f"{M} methods, {' × '.join(map(str, design))}: critical difference {critical:.2f}, 80 % power from {found:.2f} ranks",
+                f"{M} methods, {' × '.join(map(str, design))}: critical difference {critical:.2f}, 80% power from {found:.2f} ranks",
                 flush=True,
             )
 

@@ -73,7 +73,7 @@ def intraclass(table: np.ndarray) -> Correlation:
 
 def lines(cells: pd.DataFrame, splits: int) -> Iterator[str]:
     """A Markdown table."""
-    yield "| data set | score | ρ | 95 % interval | ρ/(1 − ρ) |\n|---|---|---:|---|---:|"
+    yield "| data set | score | ρ | 95% interval | ρ/(1 − ρ) |\n|---|---|---:|---|---:|"
     for dataset, of_dataset in cells.groupby("dataset", sort=False):
         for name in cells.columns[3:]:
             wide = of_dataset.pivot(index="subset", columns="split", values=name).dropna()

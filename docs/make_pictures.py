@@ -369,7 +369,7 @@ def _table(verdicts: dict[Scale, list[Verdict]]) -> str:
     if not first:
         return "This reproduction draws a figure and has no claims."
     if len(verdicts) == 1:
-        lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
+        lines = ["| verdict | claim | found | 95% interval | threshold |", "|---|---|---|---|---|"]
         lines += map(_claim, first)
     else:
         titles = "".join(f" {TITLES[scale]} |" for scale in verdicts)

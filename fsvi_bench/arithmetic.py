@@ -3,7 +3,7 @@
 torch's libraries choose their kernels by the processor, and these sum in different orders. A difference in the last
 digit does not matter to a score, but 15,000 steps of descent, or a line search, may amplify it to several per cent.
 With portable kernels a line search gave the same 16 digits on an AMD EPYC and an Intel Xeon; without them the results
-were 11 % apart (benchmarks/README.md has the measurements and the cost). They are for results that must be reproducible
+were 11% apart (benchmarks/README.md has the measurements and the cost). They are for results that must be reproducible
 on other machines: protocols with `arithmetic: portable`, and the runs of `submit` and `verify`. The kernels of NumPy
 and SciPy are unaffected: no built-in method trains with their linear algebra.
 """

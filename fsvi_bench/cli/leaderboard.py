@@ -112,7 +112,7 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
         title += f"No p-value: Wilcoxon's test over data sets needs at least {FEWEST_DATASETS} ranked ones"
     else:
         title += f"Over the ranked data sets: p = {in_words(found.p_value, 3)} (Wilcoxon's test)"
-    return Table(title=title, columns=("data set", a, b, "log ratio", "95 % interval"), rows=rows).terminal()
+    return Table(title=title, columns=("data set", a, b, "log ratio", "95% interval"), rows=rows).terminal()
 
 
 def _medians(scores: Sequence[float]) -> Written:

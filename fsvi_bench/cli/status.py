@@ -35,7 +35,7 @@ def show_status(counts: Counts, stale: int, as_json: bool) -> None:
     if as_json:
         return
     done = planned - total["missing"]
-    share = f"{100 * done / planned:.0f} %" if planned else "nothing is planned"
+    share = f"{100 * done / planned:.0f}%" if planned else "nothing is planned"
     print(f"{done} of {planned} cells done ({share}), {total['ok']} ok")
     if stale:
         print(f"{stale} stale records are not counted: they belong to other code, kernels, settings or tasks")

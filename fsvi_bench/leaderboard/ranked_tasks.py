@@ -1,7 +1,7 @@
 """The ranked tasks of an edition, derived from its secret; all entries get the same, so that comparisons are paired.
 
-Each is a variation of an official task: a new random 80 % of the data set's rows for training, new inducing points from
-the training inputs, and the lengthscales, outputscale and noise of an official task, each changed by up to 25 %. The
+Each is a variation of an official task: a new random 80% of the data set's rows for training, new inducing points from
+the training inputs, and the lengthscales, outputscale and noise of an official task, each changed by up to 25%. The
 first three tasks of a data set have its real targets. The targets of the last two are drawn from the model of the task,
 w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so the model is exactly right for them.
 """

@@ -126,7 +126,7 @@ class Line:
     name: str
     place: int  #: 1 is the best; equal mean ranks share one
     mean_rank: float
-    interval: tuple[float, float] | None  #: 95 %, of the mean rank over other data sets and tasks
+    interval: tuple[float, float] | None  #: 95%, of the mean rank over other data sets and tasks
     group: int | None  #: tie group, 1 is the best; each entry differs significantly from one in the group before
     ranks: Mapping[Any, float]  #: by data set
     by_dataset: Mapping[Any, Spreads]
@@ -267,7 +267,7 @@ class Difference:
     a: tuple[float, ...]  #: by score
     b: tuple[float, ...]
     log_ratio: float  #: mean over runs of log10(a/b), each clipped to ±`BOUND`; negative if a is closer
-    interval: tuple[float, float]  #: Nadeau and Bengio's 95 % interval, since the tasks share rows
+    interval: tuple[float, float]  #: Nadeau and Bengio's 95% interval, since the tasks share rows
 
 
 @dataclass(frozen=True)

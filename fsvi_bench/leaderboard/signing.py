@@ -31,7 +31,8 @@ def sign(content: bytes, key: Path) -> bytes:
         raise InputError(f"key {key} does not exist; give the file of the private key with --key")
     done = _ssh_keygen(["sign", "-f", str(key), "-n", NAMESPACE], content)
     if done.returncode:
-        raise InputError(f"cannot sign with {key}: {plain(done.stderr.decode(errors='replace'))}")
+        reason = plain(done.stderr.decode(errors="replace"))
+        raise InputError(f"cannot sign with {key}: {reason}; give the file of a private key with --key")
     return done.stdout
 
 

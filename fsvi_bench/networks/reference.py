@@ -92,7 +92,7 @@ class Bidirectional(Strict):
 
     data_sets: int
     gap: Estimate  #: mean, in nats
-    gap_upper: float  #: upper end of its 95 % interval
+    gap_upper: float  #: upper end of its 95% interval
     lower: float  #: bound of the task's log Z
     upper: float
     calibration_data_sets: int
@@ -151,7 +151,7 @@ class Certificate(Strict):
         if (both := self.bidirectional) is not None:
             found += [
                 ("the number of data sets with both bounds", float(both.data_sets), "at least", 20.0),
-                ("the upper 95 % end of the mean gap", both.gap_upper, "at most", 0.5),
+                ("the upper 95% end of the mean gap", both.gap_upper, "at most", 0.5),
                 ("the lower bound minus log Z", both.lower - self.log_z.value, "at most", math.log(100)),
                 ("log Z minus the upper bound", self.log_z.value - both.upper, "at most", math.log(100)),
                 ("the number of data sets for calibration", float(both.calibration_data_sets), "at least", 100.0),
@@ -277,7 +277,8 @@ def read_functions(path: Path, task: NetworkTask) -> Functions:
         raise file.error(f"kind is {quoted(kind)}, but a network task compares functions; save it as function-samples")
     if (named := file.metadata.get("task_sha256")) not in (None, task.sha256):
         raise file.error(
-            f"it belongs to task {quoted(str(named)[:12])}, expected {task.sha256[:12]}, which is {task.name}"
+            f"it belongs to task {quoted(str(named)[:12])}, expected {task.sha256[:12]}, which is {task.name}; "
+            "compute it on that task's data"
         )
     return _enough(file)
 

@@ -334,11 +334,15 @@ def _of_model(
         units_of(model)
     if (noise_scale is None) != (model == LOGIT):
         got = "none" if noise_scale is None else f"σ = {noise_scale:g}"
-        raise InputError(f"{model} got {got} for its noise, expected {'none' if model == LOGIT else 'a number'}")
+        needed = "none; leave noise_scale out" if model == LOGIT else "a number; pass noise_scale"
+        raise InputError(f"{model} got {got} for its noise, expected {needed}")
     if noise_scale is None:
         linear = read_official(dataset, split).task
         if linear.k != FEATURES:
-            raise InputError(f"the linear task of {dataset} split {split} has k={linear.k}, expected k={FEATURES}")
+            raise InputError(
+                f"the linear task of {dataset} split {split} has k={linear.k}, expected k={FEATURES}; "
+                f"choose a data set with a task of {FEATURES} features"
+            )
         return LogitTask, {"linear_task": linear.sha256}, {"threshold": np.median(y)}
     target_mean, target_std = standardisation(y)
     scales = {"noise_variance": noise_scale**2, "output_scale": 1.0, "bias_scale": 1.0}
@@ -383,15 +387,17 @@ def read_network_task(path: Path) -> NetworkTask:
     file = read_tensor_file(path, FORMAT, DEFINING)
     metadata = file.metadata
     if (targets := metadata["targets"]) not in ("real", "simulated"):
-        raise file.error(f"metadata 'targets' is {quoted(targets)}, expected real or simulated")
+        raise file.error(f"metadata 'targets' is {quoted(targets)}, expected real or simulated; build the task again")
     if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
-        raise file.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
+        raise file.error(
+            f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0; build the task again"
+        )
     cls = LogitTask if (model := metadata["model"]) == LOGIT else CollapsedTask
     if cls is CollapsedTask:
         units_of(model)
     for key in cls.own_metadata:
         if key not in metadata:
-            raise file.error(f"metadata '{key}' is missing; export the task again")
+            raise file.error(f"metadata '{key}' is missing; build the task again")
     file.require_axes(cls.axes(targets))
     _check_values(file)
     fields: dict[str, Any] = {**{key: metadata[key] for key in (*DEFINING[1:], *cls.own_metadata)}, **file.tensors}
@@ -404,16 +410,19 @@ def _check_values(file: TensorFile) -> None:
         raise InputError(f"{file.path}: {unknown_name('data set', dataset, card_names())}")
     card = load_card(dataset)
     if (D := tensors["inputs_box"].shape[1]) != card.D:
-        raise file.error(f"'inputs_box' has D={D} columns, but {dataset} has {card.D} inputs")
+        raise file.error(f"'inputs_box' has D={D} columns, but {dataset} has {card.D} inputs; build the task again")
     for name in ("noise_variance", "output_scale", "bias_scale", "input_std", "target_std"):
         if name in tensors and (smallest := float(tensors[name].min())) <= 0:
-            raise file.error(f"'{name}' contains {smallest:g}, expected positive numbers; export the task again")
+            raise file.error(f"'{name}' contains {smallest:g}, expected positive numbers; build the task again")
     if "noise_variance" not in tensors:
         for name in ("targets_test", "simulated_targets"):
             if name in tensors and not set(tensors[name].tolist()) <= {0, 1}:
-                raise file.error(f"'{name}' has numbers other than 0 and 1; export the task again")
+                raise file.error(f"'{name}' has numbers other than 0 and 1; build the task again")
     elif (scale := float(tensors["noise_variance"]) ** 0.5) < LEAST_NOISE:
-        raise file.error(f"the noise has the standard deviation {scale:g}, expected at least {LEAST_NOISE:g}")
+        raise file.error(
+            f"the noise has the standard deviation {scale:g}, expected at least {LEAST_NOISE:g}; "
+            "build the task with more noise"
+        )
     rows = tensors["train_index"]
     if int(rows.min()) < 0 or int(rows.max()) >= card.n or int(rows.bincount().max()) > 1:
-        raise file.error(f"'train_index' must have distinct row numbers from 0 to {card.n - 1}; export the task again")
+        raise file.error(f"'train_index' must have distinct row numbers from 0 to {card.n - 1}; build the task again")

@@ -15,7 +15,7 @@ from torch import Tensor
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.posteriors.base import Posterior
 
-MINIMUM_SAMPLES = 10_000  #: minimum number in files; moments then have relative errors of 1 %
+MINIMUM_SAMPLES = 10_000  #: minimum number in files; moments then have relative errors of 1%
 
 
 class DrawnPosterior(Posterior):

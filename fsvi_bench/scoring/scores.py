@@ -92,7 +92,7 @@ class Overconfidence(BaseModel):
     largest: float
     quantiles: Annotated[
         tuple[float, ...], Field(min_length=21, max_length=21)
-    ]  #: at 0, 5, ..., 100 %, ascending, interpolated linearly between eigenvalues
+    ]  #: at 0, 5, ..., 100%, ascending, interpolated linearly between eigenvalues
 
 
 class Scores(BaseModel):
@@ -123,7 +123,7 @@ class Scores(BaseModel):
     nlpd_exact: float
     nlpd_gap: float | None
     rmse: float
-    coverage: Coverage | None  #: fraction of the test targets within q's central 50, 90, 95 % predictive intervals
+    coverage: Coverage | None  #: fraction of the test targets within q's central 50, 90, 95% predictive intervals
     coverage_exact: Coverage  #: the same of the exact posterior's intervals
     log_evidence: float
     elbo: float | None  #: E_q[log p(y | Φ, w)] − KL(q ‖ prior), in standardised units like the log evidence

@@ -63,7 +63,7 @@ def tied_ranks(scores: Float[np.ndarray, " M"], ties: Float[np.ndarray, " M"]) -
 def critical_difference(methods: int, datasets: int) -> float:
     """The smallest difference of mean ranks at which Nemenyi's test separates two methods (Demšar 2006, §3.2.2).
 
-    It is q √(k(k+1)/(6N)) with q the quantile of the studentized range divided by √2. With probability 95 %, no pair of
+    It is q √(k(k+1)/(6N)) with q the quantile of the studentized range divided by √2. With probability 95%, no pair of
     k truly equal methods differs that much on N data sets.
     """
     if methods < 2:

@@ -193,7 +193,7 @@ def differences(stored: Certificate, fresh: Certificate) -> list[str]:
     """How a stored certificate differs from a recomputed one; empty if they agree.
 
     Deterministic float64 results differ between machines by rounding, far less than 1e-8 relative. Condition numbers
-    depend on the smallest singular value, which may be off by 1 %. Rounding errors are compared by order of magnitude.
+    depend on the smallest singular value, which may be off by 1%. Rounding errors are compared by order of magnitude.
     """
     found = []
     close = {"log_evidence": 1e-8, "bound": 1e-8, "condition_inducing": 1e-2, "condition_precision": 1e-2}

@@ -91,7 +91,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
                 Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
             )
         # Each constraint is softplus plus a constant, so its derivative is the logistic function. Autograd would add
-        # 10 % to the evaluation time on a small data set.
+        # 10% to the evaluation time on a small data set.
         slopes = torch.sigmoid(self.vector[by_Z.size :]).numpy()
         return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
 

@@ -20,7 +20,7 @@ def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
     next(out.rglob("record.json")).unlink()
     status, text, err = cli("status", out)
     assert (status, err) == (0, "")
-    assert "3 of 4 cells done (75 %), 3 ok" in text
+    assert "3 of 4 cells done (75%), 3 ok" in text
     status, text, _ = cli("status", out, "--json")
     told = json.loads(text)
     assert (told["planned"], told["ok"], told["missing"], told["stale"]) == (4, 3, 1, 0)

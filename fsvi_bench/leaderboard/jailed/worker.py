@@ -25,11 +25,11 @@ from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import train
 
-PER_DECADE = 4  #: posteriors per decade of steps, from 10^-2.5 of the steps, including 1 % and 10 %
+PER_DECADE = 4  #: posteriors per decade of steps, from 10^-2.5 of the steps, including 1% and 10%
 
 
 def looks(total: int) -> list[int]:
-    """The steps at which to send q: 0, then evenly on a logarithmic scale up to the end, including 1 % and 10 %."""
+    """The steps at which to send q: 0, then evenly on a logarithmic scale up to the end, including 1% and 10%."""
     steps = {round(total * 10 ** (-place / PER_DECADE)) for place in range(MAX_POSTERIORS - 1)}
     return sorted({0, *steps})
 

@@ -81,7 +81,7 @@ def _anneal(
 
 
 class Gap(NamedTuple):
-    """The mean gap over data sets in nats, and the upper end of its two-sided 95 % interval by Student's t."""
+    """The mean gap over data sets in nats, and the upper end of its two-sided 95% interval by Student's t."""
 
     mean: float
     upper: float

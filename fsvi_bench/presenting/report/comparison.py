@@ -49,7 +49,7 @@ def held_out_ratio(dataset: str) -> float:
 
 
 def compared(study: Study) -> pd.DataFrame:
-    """The summary with two more columns: the corrected 95 % `interval` as text, and whether the entry is `best`."""
+    """The summary with two more columns: the corrected 95% `interval` as text, and whether the entry is `best`."""
     lines = study.summary
     places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
     best = places.transform(lambda entries: supported_best(study, *entries.name))

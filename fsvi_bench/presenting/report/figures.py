@@ -28,7 +28,7 @@ QUANTILES = {
     "middle": 10,
     "upper": 15,
     "greatest": 20,
-}  #: quantiles of a spectrum, in steps of 5 %
+}  #: quantiles of a spectrum, in steps of 5%
 PER_DECADE = 10  #: maximum number of points per decade of a curve; more cannot be distinguished at this width
 DASHES = ("-", "--", ":", "-.")  #: line styles for different settings of a method
 LINE_OF = ["dataset", "entry"]
