@@ -1,4 +1,7 @@
-"""Methods regularised by an expectation over a fixed distribution ρ of inputs: training inputs, box inputs or both."""
+"""Methods regularised by an expectation over a fixed distribution ρ of inputs: training inputs, box inputs or both.
+
+For a network, which has no second moment E_ρ[φφᵀ] of features, measurement sets are drawn from ρ instead.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
 from fsvi_bench.methods.data import Batch, Rows, TaskData, fill_columns, fixed_sets
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to
 from fsvi_bench.tasks.task import Task
@@ -36,8 +41,19 @@ class LawMethod(Method):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        alone = map(self.problems.only, range(len(self.problems)))
-        self.register_buffer("seen", torch.stack([self.root(problem) for problem in alone]))
+        if not self.is_network:
+            alone = map(self.problems.only, range(len(self.problems)))
+            self.register_buffer("seen", torch.stack([self.root(problem) for problem in alone]))
+
+    def adapted(self, problems: Any) -> Any:
+        """The same problems.
+
+        Raises:
+            InputError: they are networks, which the method does not take, or for which there is no closed form.
+        """
+        if isinstance(problems, NetworkData) and self.networks and self.options.training == "closed-form":
+            raise InputError("training=closed-form needs a linear model, got a network; set training=adam")
+        return super().adapted(problems)
 
     def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
         """R with RᵀR = G, or what a method uses in its place."""
@@ -56,14 +72,16 @@ class LawMethod(Method):
         return bool(self.options.training == "adam")
 
     def data(self) -> TaskData:
-        return self._data(fixed_A=self.seen)
+        return self._data() if self.is_network else self._data(fixed_A=self.seen)
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
+        if self.is_network:
+            return super().held_out(place, task, sets)
         Phi_A = fill_columns(self.root_at(place)[None])
         return [Batch(Rows.whole(TrainingData.of(task)), *fixed_sets(Phi_A, self.options.design))]
 
     def cost(self) -> dict[str, int]:
-        return {"likelihood_rows": self.rows_per_step}
+        return super().cost() if self.is_network else {"likelihood_rows": self.rows_per_step}
 
     def optimum(self, place: int, task: Task) -> Optimum:
         q = self.solved[place]

@@ -197,6 +197,7 @@ ON_NETWORKS = [
     ("low-rank-vi", {**SHORT, "rank": 30}),
     ("rand-a", {**SHORT, "M": 5}),
     ("rand-a", {**SHORT, "M": 30, "kl_jitter": 1e-6}),
+    ("gfsvi", {**SHORT, "training": "adam", "rho": "mixed", "network_M": 6}),
     ("ssge", {**SHORT, "M": 5, "S": 12}),
     ("fbnn", {**SHORT, "S": 12}),
     ("f-svgd", {**SHORT, "M": 5, "particles": 6}),
@@ -483,24 +484,28 @@ def test_a_gpus_arithmetic_is_the_same(monkeypatch):
         ("mean-field-vi", {"S": 3, "minibatch": "full", "collapsed": True}),
         ("low-rank-vi", {"S": 3, "rank": 2}),
         ("rand-a", {"S": 3, "M": 5, "minibatch": 7}),
+        ("gfsvi", {"S": 3, "network_M": 5, "minibatch": 7, "training": "adam"}),
         ("ensemble", {"minibatch": 7}),
         ("bernoulli-dropout", {"minibatch": 7, "training": "masks"}),
     ],
     ids=label,
 )
 def test_gradients_of_the_loss(name, settings):
-    """By central differences; a step's draws are the same whenever they are asked for. RANDA holds J constant."""
+    """By central differences; a step's draws are the same whenever they are asked for. RANDA and GFSVI hold J constant."""
     method = method_of(name, networks(1), settings)
     batch, q = first_batch(method), method.q
     if name == "rand-a":
         sets = method.measured(q(), batch)
         method.measured = lambda q, batch: sets
+    if name == "gfsvi":
+        J = method.problems.jacobian(q().mean.detach(), batch.X_A)
+        object.__setattr__(method.problems, "jacobian", lambda *_: J)
     g = torch.Generator().manual_seed(0)
     method.loss(q(), batch).sum().backward()
     for parameter in (each for each in q.parameters() if each.requires_grad):
         way = torch.randn(parameter.shape, generator=g, dtype=f64)
         way[..., q.k :] = 0
-        if parameter.ndim == 3 and name == "rand-a":
+        if parameter.ndim == 3 and name in ("rand-a", "gfsvi"):
             way = way.tril()
         values = []
         for size in (1e-5, -2e-5):
@@ -540,6 +545,37 @@ def test_f_svgd_moves_by_the_score_of_functions():
     )
     got = -method.q.w.grad[0, :4, : data.k]
     close(got, expected, rtol=0, atol=0.01 * float(expected.abs().max()))
+
+
+def test_gfsvi_compares_the_tangent_with_the_prior_process():
+    """Against torch's KL, the prior's covariance from other units: the tolerance is their error."""
+    data = networks(1)
+    method = method_of("gfsvi", data, {"training": "adam", "network_M": 4, "gamma": 0.05})
+    q, batch = method.q(), first_batch(method)
+    with torch.no_grad():
+        kl = float(method.network_kl(q, batch))
+    mean, tril, X = q.mean[0, : data.k].detach(), q.root[0, : data.k, : data.k].detach(), batch.X_A[0]
+    J = torch.autograd.functional.jacobian(lambda w: data.model.values(w, X), mean)
+    root = data.model.prior_root(torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0), dtype=f64), X)
+    prior = torch.distributions.MultivariateNormal(torch.zeros(4, dtype=f64), root @ root.mT + 0.2 * eye(4))
+    of_values = torch.distributions.MultivariateNormal(
+        data.model.values(mean, X), (J @ tril) @ (J @ tril).mT + 0.2 * eye(4)
+    )
+    assert kl == pytest.approx(float(torch.distributions.kl_divergence(of_values, prior)), rel=0.01)
+
+
+def test_gfsvi_of_a_linear_model_has_the_regulariser_of_its_law():
+    """All training inputs as the measurement set are the law ρ."""
+    data, settings = synthetic(1, N=31), {"training": "adam", "gamma": 1e-3, "network_M": 31}
+    linear, general = (method_of("gfsvi", each, settings) for each in (data, as_network(data)))
+    q = general.q()
+    kls = functional_kl(q, first_batch(linear).A), general.network_kl(q, first_batch(general))
+    assert float(kls[1].detach()) == pytest.approx(float(kls[0].detach()), rel=1e-9)
+
+
+def test_gfsvi_has_no_closed_form_for_a_network():
+    with pytest.raises(InputError, match=r"^training=closed-form needs a linear model, got a network; set training="):
+        method_of("gfsvi", networks(1), {})
 
 
 def test_the_functional_kl_of_a_network_is_its_tangents():
