@@ -162,6 +162,7 @@ class Method(pl.LightningModule, ABC):
     diverged_at: Int[Tensor, " B"]  #: the first step with a loss that is not finite, by problem; −1 if there is none
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
     networks: ClassVar[Networks] = None  #: how networks are treated; None: not at all
+    needs_hidden_units: ClassVar[bool] = False  #: whether it takes no network without them, such as `logit-100`
     deterministic: ClassVar[bool] = False  #: True: nothing is drawn, so there is one cell whatever the seeds
     #: By family: settings under which the method's optimum is the exact posterior (`full`) or its best factorised
     #: approximation (`ffg`), for example because its measurement set determines every weight. Empty: no claim.

@@ -57,6 +57,7 @@ class BernoulliDropout(MaskedMethod):
             return self
 
     networks = "weights"
+    needs_hidden_units = True
 
     def adapted(self, problems: Any) -> Any:
         """The problems.

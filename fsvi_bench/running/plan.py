@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, product
 from pathlib import Path
@@ -16,6 +16,7 @@ from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, default_names, load_method, network_methods
 from fsvi_bench.networks.official import CertifiedNetwork, named_network
+from fsvi_bench.networks.task import LogitTask, NetworkTask
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.cell import Plan, PlannedTask, Variant
@@ -24,6 +25,7 @@ from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import require_split
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, read_one_task
 from fsvi_bench.tasks.splits import parse_ranges
 
@@ -98,33 +100,20 @@ def make_plan(request: Request) -> Plan:
     """
     asked = _asked(request)
     given = tuple(named_network(name) or read_one_task(name) for name in asked.task_files)
-    tasks = [PlannedTask(dataset=of, split=n) for of, n in [*chosen_splits(request), *(task.place for task in given)]]
-    for (name, split), count in Counter(task.place for task in tasks).items():
-        if count > 1:  # one table cannot have two different tasks of one split
-            raise InputError(
-                f"{name} split {split} is given twice; give each split once, and run different tasks of one split with "
-                "different --out, because their results are not comparable"
-            )
+    tasks = _planned(request, given)
     methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
     names = dict.fromkeys(task.dataset for task in tasks)
-    networks = tuple(dict.fromkeys(task.place[0] for task in given if isinstance(task, CertifiedNetwork)))
-    no_networks = [name for name, method in methods.items() if not method.cls.networks]
-    if networks and no_networks and asked.methods:
-        raise InputError(
-            f"{no_networks[0]} takes linear models only, but {networks[0]} is a network; run them separately, or "
-            f"choose from {', '.join(network_methods())}"
-        )
-    if networks == tuple(names):
-        methods = {name: method for name, method in methods.items() if method.cls.networks}
+    networks = {task.place[0]: task.task for task in given if isinstance(task, CertifiedNetwork)}
+    taken = {name: _taken(name, method, networks, bool(asked.methods)) for name, method in methods.items()}
+    if networks.keys() == names.keys():
+        methods = {name: method for name, method in methods.items() if taken[name]}
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
     if networks:
         rows = [_only_on([name for name in names if name not in networks], row) for row in rows]
-        on_networks = (
-            row for each in methods.values() if each.cls.networks for row in _rows(request, asked, each, True)
-        )
-        rows += [_only_on(networks, row) for row in on_networks]
+        for name in filter(taken.get, methods):
+            rows += [_only_on(taken[name], row) for row in _rows(request, asked, methods[name], True)]
     rows = [row for row in rows if row.datasets is None or names.keys() & row.datasets]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
@@ -168,6 +157,36 @@ def chosen_splits(request: Request) -> list[Place]:
             require_split(card, split)
             chosen.append((card.name, split))
     return chosen
+
+
+def _planned(request: Request, given: Iterable[FrozenTask | CertifiedNetwork]) -> list[PlannedTask]:
+    """The splits of data sets, and the tasks given as files."""
+    places = [*chosen_splits(request), *(task.place for task in given)]
+    for (name, split), count in Counter(places).items():
+        if count > 1:  # one table cannot have two different tasks of one split
+            raise InputError(
+                f"{name} split {split} is given twice; give each split once, and run different tasks of one split with "
+                "different --out, because their results are not comparable"
+            )
+    return [PlannedTask(dataset=name, split=split) for name, split in places]
+
+
+def _taken(name: str, method: MethodEntry, networks: Mapping[str, NetworkTask], required: bool) -> tuple[str, ...]:
+    """The networks that a method takes; all of them, if they are required."""
+    takes, units = method.cls.networks, method.cls.needs_hidden_units
+    found = tuple(of for of, task in networks.items() if takes and not (units and isinstance(task, LogitTask)))
+    if required and len(found) < len(networks):
+        other = next(of for of in networks if of not in found)
+        why = (
+            f"needs hidden units, but {other} has none"
+            if takes
+            else f"takes linear models only, but {other} is a network"
+        )
+        raise InputError(
+            f"{name} {why}; run them separately, or choose from "
+            f"{', '.join(each for each in network_methods() if each != name)}"
+        )
+    return found
 
 
 def _only_on(datasets: Iterable[str], row: Variant) -> Variant:

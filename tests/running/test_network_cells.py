@@ -253,9 +253,29 @@ def test_default_methods_that_need_a_linear_model_leave_networks_out() -> None:
     assert {variant.method for variant in alone.variants} == {"bernoulli-dropout", "mean-field-vi", "rand-a", "ssge"}
 
 
-def test_a_method_that_needs_a_linear_model_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=f"exact takes linear models only, but {ROW} is a network; .* choose from "):
-        make_plan(Request(task_files=[TOY], methods=["exact"]))
+def test_default_methods_that_need_hidden_units_leave_logistic_regressions_out() -> None:
+    plan = make_plan(Request(task_files=[TOY, "energy:0:logit-100"]))
+    on = {each.method: each.datasets for each in plan.variants}
+    assert on == {
+        "bernoulli-dropout": (ROW,),
+        **dict.fromkeys(("mean-field-vi", "rand-a", "ssge"), (ROW, "energy-logit-100")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "said"),
+    [
+        (TOY, "exact", f"exact takes linear models only, but {ROW} is a network; "),
+        (
+            "energy:0:logit-100",
+            "bernoulli-dropout",
+            "bernoulli-dropout needs hidden units, but energy-logit-100 has none; ",
+        ),
+    ],
+)
+def test_a_method_that_does_not_take_a_network_is_refused_by_name(task: str, method: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"^{said}run them separately, or choose from "):
+        make_plan(Request(task_files=[task], methods=[method]))
 
 
 @pytest.mark.parametrize("name", [name for name in protocols() if load_protocol(name).task_files])
