@@ -501,7 +501,7 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
     return Report(
         subjects[0].entry.name,
         tuple(findings),
-        '"Write a method: from an idea to the leaderboard" in the documentation (docs/how-to/method.md)',
+        'docs/how-to/method.md ("Write a method: from an idea to the leaderboard")',
     )
 
 
