@@ -292,7 +292,7 @@ class Method(pl.LightningModule, ABC):
         return None
 
     @classmethod
-    def check(cls, options: MethodOptions, problem: TrainingData) -> None:
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
         """Checks the settings against one problem, as a batch of one; called for every problem before training.
 
         Raises:

@@ -23,6 +23,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE, least_squares, row_space
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.data import Batch, Rows, distinct_rows, expected_nll
 from fsvi_bench.methods.inputs import training_rows
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to
 from fsvi_bench.posteriors.gaussian import FactorGaussian
@@ -54,7 +55,7 @@ class FspLaplace(Method):
     deterministic = True
 
     @classmethod
-    def check(cls, options: MethodOptions, problem: TrainingData) -> None:
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
         if options.context == "mixed":  # type: ignore[attr-defined]
             wanted, there = options.from_data, len(distinct_rows(problem.X[0]))  # type: ignore[attr-defined]
             if wanted > there:

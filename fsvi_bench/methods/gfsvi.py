@@ -27,13 +27,14 @@ from jaxtyping import Float
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.batching import one_by_one
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.linalg import identity
 from fsvi_bench.maths.projection import RANK_TOLERANCE, least_squares
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.data import Batch, MeasurementDesign
+from fsvi_bench.methods.data import Batch, MeasurementDesign, distinct_rows
 from fsvi_bench.methods.inputs import LawMethod, LawOptions, root_of_second_moment, training_rows
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
@@ -41,7 +42,7 @@ from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 
 DEFAULT_SHARE = 0.1  #: γ over σ²/N, at which every direction collapses if ρ is the training inputs
-#: Hidden units drawn at each step for a network's prior covariance: at 80 inputs its inverse is 4% too large.
+#: Hidden units drawn at each step for a network's prior covariance: at 80 inputs its inverse is about 4% too large.
 PRIOR_UNITS = 2_000
 
 
@@ -67,9 +68,23 @@ class Gfsvi(LawMethod):
     networks = "weights"
 
     @classmethod
-    def check(cls, options: MethodOptions, problem: TrainingData) -> None:
-        if isinstance(problem, NetworkData):
-            super().check(options, problem)
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        if not isinstance(problem, NetworkData):
+            return
+        assert isinstance(options, Gfsvi.Options)
+        if options.training == "closed-form":
+            raise InputError("training=closed-form needs a linear model, got a network; set training=adam")
+        needed, there = options.design.M_data, min(len(distinct_rows(X)) for X in problem.X)
+        if there < needed:
+            raise InputError(
+                f"a measurement set from rho={options.rho} needs {needed} distinct training inputs, but a split has "
+                f"only {there}; choose a smaller network_M"
+            )
+
+    def adapted(self, problems: Any) -> Any:
+        """The same problems. Raises as `check`."""
+        self.check(self.options, problems)
+        return problems
 
     def initial(self) -> TrainableGaussian:
         return TrainableGaussian("full", len(self.problems), self.problems.k, self.options.off_diagonal_lr)

@@ -18,6 +18,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import identity, inverse_tril
 from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.points import ParticleMethod
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import concatenate
@@ -65,7 +66,7 @@ class Hmc(ParticleMethod):
         return False
 
     @classmethod
-    def check(cls, options: MethodOptions, problem: TrainingData) -> None:
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
         """Raises InputError if Pyro is not installed."""
         nuts()
 

@@ -13,11 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
 from fsvi_bench.methods.data import Batch, Rows, TaskData, fill_columns, fixed_sets
-from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to
 from fsvi_bench.tasks.task import Task
@@ -44,16 +42,6 @@ class LawMethod(Method):
         if not self.is_network:
             alone = map(self.problems.only, range(len(self.problems)))
             self.register_buffer("seen", torch.stack([self.root(problem) for problem in alone]))
-
-    def adapted(self, problems: Any) -> Any:
-        """The same problems.
-
-        Raises:
-            InputError: they are networks, which the method does not take, or for which there is no closed form.
-        """
-        if isinstance(problems, NetworkData) and self.networks and self.options.training == "closed-form":
-            raise InputError("training=closed-form needs a linear model, got a network; set training=adam")
-        return super().adapted(problems)
 
     def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
         """R with RᵀR = G, or what a method uses in its place."""

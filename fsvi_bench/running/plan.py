@@ -106,7 +106,7 @@ def make_plan(request: Request) -> Plan:
     _require_known(request, asked, known, methods)
     names = dict.fromkeys(task.dataset for task in tasks)
     networks = {task.place[0]: task.task for task in given if isinstance(task, CertifiedNetwork)}
-    taken = {name: _taken(name, method, networks, bool(asked.methods)) for name, method in methods.items()}
+    taken = {name: _taken(method, networks, bool(asked.methods)) for name, method in methods.items()}
     if networks.keys() == names.keys():
         methods = {name: method for name, method in methods.items() if taken[name]}
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
@@ -171,7 +171,7 @@ def _planned(request: Request, given: Iterable[FrozenTask | CertifiedNetwork]) -
     return [PlannedTask(dataset=name, split=split) for name, split in places]
 
 
-def _taken(name: str, method: MethodEntry, networks: Mapping[str, NetworkTask], required: bool) -> tuple[str, ...]:
+def _taken(method: MethodEntry, networks: Mapping[str, NetworkTask], required: bool) -> tuple[str, ...]:
     """The networks that a method takes; all of them, if they are required."""
     takes, units = method.cls.networks, method.cls.needs_hidden_units
     found = tuple(of for of, task in networks.items() if takes and not (units and isinstance(task, LogitTask)))
@@ -183,8 +183,8 @@ def _taken(name: str, method: MethodEntry, networks: Mapping[str, NetworkTask], 
             else f"takes linear models only, but {other} is a network"
         )
         raise InputError(
-            f"{name} {why}; run them separately, or choose from "
-            f"{', '.join(each for each in network_methods() if each != name)}"
+            f"{method.name} {why}; run them separately, or choose from "
+            f"{', '.join(each for each in network_methods() if each != method.name)}"
         )
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.networks.official import CertifiedNetwork
@@ -128,9 +129,9 @@ def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], pr
     settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
 
     @lru_cache(PROBLEMS_IN_MEMORY)
-    def data(place: Place) -> TrainingData:
+    def data(place: Place) -> TrainingData | NetworkData:
         found = problems.problem(place)
-        return network_data([found]).inputs_as_features if isinstance(found, NetworkProblem) else TrainingData.of(found)
+        return network_data([found]) if isinstance(found, NetworkProblem) else TrainingData.of(found)
 
     for cell in settings.values():
         entry = methods[cell.method]

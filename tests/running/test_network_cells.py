@@ -278,6 +278,25 @@ def test_a_method_that_does_not_take_a_network_is_refused_by_name(task: str, met
         make_plan(Request(task_files=[task], methods=[method]))
 
 
+@pytest.mark.parametrize(
+    ("method", "setting", "said"),
+    [
+        ("rand-a", ("--measurement-points", "2000"), "choose a smaller M (--measurement-points)"),
+        ("gfsvi", ("--set", "network_M=2000"), "choose a smaller network_M"),
+        ("gfsvi", ("--set", "training=closed-form"), "set training=adam"),
+    ],
+)
+def test_settings_that_do_not_fit_a_network_are_refused_before_anything_is_trained(
+    cli: Any, tmp_path: Path, method: str, setting: tuple[str, str], said: str
+) -> None:
+    out = tmp_path / "out"
+    status, text, error = cli("run", "--task", TOY, "--method", method, *setting, "--wandb", "off", "--out", out)
+    assert (status, text) == (2, "")
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not list(out.rglob("*.json"))
+
+
 @pytest.mark.parametrize("name", [name for name in protocols() if load_protocol(name).task_files])
 def test_protocols_name_official_network_tasks(name: str) -> None:
     plan = make_plan(Request(protocol=name))

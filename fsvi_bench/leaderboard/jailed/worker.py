@@ -61,7 +61,7 @@ def _method(folder: Path, job: Job, problem: TrainingData | NetworkData) -> Meth
     module, _, name = job.method.partition(":")
     cls = load_method(f"{folder}/{job.method}").cls if ".py" in module else getattr(import_module(module), name)
     options = cls.checked_options(job.settings, name)
-    cls.check(options, problem.inputs_as_features if isinstance(problem, NetworkData) else problem)
+    cls.check(options, problem)
     return cls(problem, cls.checked_family(job.family), [job.seed], options)
 
 
