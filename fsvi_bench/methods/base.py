@@ -231,6 +231,11 @@ class Method(pl.LightningModule, ABC):
         """Whether the problems are networks, and not linear models or networks' tangents."""
         return isinstance(self.problems, NetworkData)
 
+    @property
+    def design(self) -> MeasurementDesign | None:
+        """How measurement sets are drawn; None: there are none."""
+        return self.options.design  # type: ignore[no-any-return]
+
     # --- What a method says -------------------------------------------------------------------------------------------
 
     def adapted(self, problems: Any) -> Any:
@@ -337,8 +342,8 @@ class Method(pl.LightningModule, ABC):
 
     def _data(self, **changes: Any) -> TaskData:
         """The same with further arguments of `TaskData`."""
-        n, design = self.rows_per_step, self.options.design
-        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=n, design=design, **changes)
+        n = self.rows_per_step
+        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
 
     def configure_optimizers(self) -> Any:
         """Adam (Kingma and Ba 2015). It is elementwise, so problems do not affect each other.
@@ -491,7 +496,7 @@ class Method(pl.LightningModule, ABC):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         """Rows and measurement sets on which the objective of one problem is evaluated, in batches of several sets."""
-        design = self.options.design
+        design = self.design
         if isinstance(self.problems, NetworkData):
             problem = self.problems.only(place).to(torch.device("cpu"))
             inputs = [None] if design is None else input_sets(problem, design, Streams((0,)))(range(sets))
@@ -502,7 +507,7 @@ class Method(pl.LightningModule, ABC):
 
     def cost(self) -> dict[str, int]:
         """The cost of one gradient: training rows, measurement rows, function samples."""
-        design = self.options.design
+        design = self.design
         return {"likelihood_rows": self.rows_per_step} | ({} if design is None else {"measurement_rows": design.M})
 
     def evaluations(self) -> Sequence[int]:

@@ -61,8 +61,13 @@ class Gfsvi(LawMethod):
 
         @property
         def design(self) -> MeasurementDesign:
-            """For a linear model, as if R/√γ were the features of a measurement set, with a jitter of 1."""
-            return MeasurementDesign(self.network_M, self.rho, kl_jitter=1.0)
+            """As if R/√γ were the features of a measurement set, with a jitter of 1."""
+            return MeasurementDesign(1, "box", kl_jitter=1.0)
+
+        @property
+        def network_design(self) -> MeasurementDesign:
+            """For networks."""
+            return MeasurementDesign(self.network_M, self.rho)
 
     families = ("factor",)
     networks = "weights"
@@ -74,12 +79,16 @@ class Gfsvi(LawMethod):
         assert isinstance(options, Gfsvi.Options)
         if options.training == "closed-form":
             raise InputError("training=closed-form needs a linear model, got a network; set training=adam")
-        needed, there = options.design.M_data, min(len(distinct_rows(X)) for X in problem.X)
+        needed, there = options.network_design.M_data, min(len(distinct_rows(X)) for X in problem.X)
         if there < needed:
             raise InputError(
                 f"a measurement set from rho={options.rho} needs {needed} distinct training inputs, but a split has "
                 f"only {there}; choose a smaller network_M"
             )
+
+    @property
+    def design(self) -> MeasurementDesign | None:
+        return self.options.network_design if self.is_network else super().design
 
     def adapted(self, problems: Any) -> Any:
         """The same problems. Raises as `check`."""

@@ -66,7 +66,7 @@ class LawMethod(Method):
         if self.is_network:
             return super().held_out(place, task, sets)
         Phi_A = fill_columns(self.root_at(place)[None])
-        return [Batch(Rows.whole(TrainingData.of(task)), *fixed_sets(Phi_A, self.options.design))]
+        return [Batch(Rows.whole(TrainingData.of(task)), *fixed_sets(Phi_A, self.design))]
 
     def cost(self) -> dict[str, int]:
         return super().cost() if self.is_network else {"likelihood_rows": self.rows_per_step}
