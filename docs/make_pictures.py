@@ -65,7 +65,7 @@ SHOWN: dict[str, tuple[Scale, ...]] = {
     "gal2016-uncertainty": ("medium",),
     "linear-vs-network": ("paper",),
 }
-TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "paper's scale"}
+TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "full scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
 OF_STUDY = {
     "burt2020-fig2": ("scores-1.png", "shown together with figure 3; takes hours, or 4 minutes with `--quick`"),
@@ -359,7 +359,7 @@ def _scale_said(name: str, scale: Scale) -> str:
         return f"*{subject} at reduced scale; do not cite it*{numbers}: {REPRODUCTIONS[name].changes(scale)}."
     if scale == "medium":
         return f"Run at medium scale{numbers}: {REPRODUCTIONS[name].changes(scale)}."
-    return f"Run at the paper's scale{numbers}."
+    return f"Run at full scale{numbers}."
 
 
 def _table(verdicts: dict[Scale, list[Verdict]]) -> str:

@@ -87,7 +87,7 @@ def _introduction(outcome: Outcome) -> str:
         return "A preview at reduced scale cannot confirm or refute a claim. At this scale:"
     if outcome.scale == "medium":
         return f"At medium scale: {find_reproduction(outcome.name).changes('medium')}:"
-    return "At the paper's scale:"
+    return "At full scale:"
 
 
 def _summarise(outcome: Outcome, root: Path) -> int:

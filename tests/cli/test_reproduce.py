@@ -200,7 +200,7 @@ def test_an_experiment_reports_the_verdicts_on_its_claims(quick, cli, tmp_path):
     claims = json.loads(cli("reproduce", "ksw2015-fig2", "--out", tmp_path, "--json")[1])["claims"]
     assert [claim["holds"] for claim in claims] == [True, False, True]
     out = cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
-    assert "At the paper's scale:" in out
+    assert "At full scale:" in out
     assert "cannot confirm or refute a claim" not in out
 
 
@@ -210,7 +210,7 @@ def test_undecided_and_refuted_claims_are_distinguished(capsys):
     claims = [Verdict(statistic=f"s{low}", unit=unit, low=low, high=high, **claim) for unit, low, high in cases]
     _show(Outcome(name="x", scale="paper", files=[], computed=0, reused=0, claims=claims))
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
-        "At the paper's scale:",
+        "At full scale:",
         "undecided: it is", "s0.4: 0.6 [0.4, 0.9], claimed above 0.5",
         "did not hold: it is", "s0.6: 0.6 nats [0.6, ∞], claimed above 0.5",
     ]  # fmt: skip

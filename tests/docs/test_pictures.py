@@ -84,10 +84,10 @@ def test_several_scales_are_columns_of_one_table(pictures, monkeypatch, tmp_path
     here = write_result(tmp_path / "here", "quick", [claim("a|b", 0.6, 0.2, 0.9), claim("c", 0.7, 0.7, 0.7)])
     page, gallery = write_pages(pictures, monkeypatch, ("paper", "quick"), f"{NAME}={gpu}", f"{NAME}={here}")
     assert f"```sh\nfsvi-bench reproduce {NAME}\nfsvi-bench reproduce {NAME} --quick\n```\n" in page
-    assert "\nRun at the paper's scale ([numbers](results/gal2016-elbo.json)).\n" in page
+    assert "\nRun at full scale ([numbers](results/gal2016-elbo.json)).\n" in page
     assert "\n*The preview is at reduced scale; do not cite it* (" in page
     assert page.splitlines()[-6:-2] == [
-        "| claim | threshold | paper's scale | preview |",
+        "| claim | threshold | full scale | preview |",
         "|---|---|---|---|",
         "| a\\|b | above 0.5 | held: 0.6 nats (0.55 to 0.65) | undecided: 0.6 nats (0.2 to 0.9) |",
         "| c | above 0.5 | did not hold: 0.4 nats | held: 0.7 nats |",
