@@ -61,8 +61,8 @@ class Approximation(ABC):
         return type(self)(*map(change, self.tensors().values()))
 
     def __getitem__(self: Q, problem: int | slice) -> Q:
-        """Selects problems of a batch."""
-        return self.map(lambda tensor: tensor[problem])
+        """Selects problems of a batch, copied, since rounding depends on alignment in memory (see `maths.batching`)."""
+        return self.map(lambda tensor: tensor[problem].clone())
 
     def cpu(self: Q) -> Q:
         """A copy with its tensors on the CPU."""

@@ -97,6 +97,7 @@ def test_a_batch_holds_its_problems(name):
         close(q.covariance_tril(), batch.covariance_tril()[i], rtol=1e-12, atol=1e-13)
         for key, tensor in q.cpu().tensors().items():
             assert torch.equal(tensor, batch.tensors()[key][i])
+            assert tensor.data_ptr() % 64 == 0  # not a view, whose alignment depends on the place in the batch
         assert defect(q, k) is None
         assert divergence(q) is None
 
