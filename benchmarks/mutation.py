@@ -112,7 +112,7 @@ posteriors/trainable.py
     (0.5 * log_alpha).exp() * theta  =>  log_alpha.exp() * theta
     gradient.diagonal(dim1=-2, dim2=-1).mul_(diagonal)  =>  gradient.diagonal(dim1=-2, dim2=-1)
 posteriors/samples.py
-    / (self.S - 1) ** 0.5  =>  / (self.S - 1)
+    / self.divisor**0.5  =>  / self.divisor
 posteriors/dropout.py
     < self.retain_probabilities[..., None, :]  =>  > self.retain_probabilities[..., None, :]
 tasks/certificate.py
