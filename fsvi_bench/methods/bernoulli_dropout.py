@@ -59,20 +59,22 @@ class BernoulliDropout(MaskedMethod):
     networks = "weights"
     needs_hidden_units = True
 
-    def adapted(self, problems: Any) -> Any:
-        """The problems.
-
-        Raises:
-            InputError: the settings need closed forms, which networks do not have; or there are no hidden units.
-        """
-        if isinstance(problems, NetworkData) and not isinstance(problems.model, Network):
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        if not isinstance(problem, NetworkData):
+            return
+        assert isinstance(options, BernoulliDropout.Options)
+        if not isinstance(problem.model, Network):
             raise InputError("dropout drops hidden units, but the model has none; choose another method")
-        sampled = self.options.training == "masks" and self.options.chosen_estimator in ("per-point", "per-minibatch")
-        if isinstance(problems, NetworkData) and not sampled:
+        if options.training != "masks" or options.chosen_estimator not in ("per-point", "per-minibatch"):
             raise InputError(
-                f"dropout has no closed form for networks, got training={self.options.training} and estimator="
-                f"{self.options.estimator}; set training=masks and estimator=per-point or per-minibatch"
+                f"dropout has no closed form for networks, got training={options.training} and estimator="
+                f"{options.estimator}; set training=masks and estimator=per-point or per-minibatch"
             )
+
+    def adapted(self, problems: Any) -> Any:
+        """The same problems. Raises as `check`."""
+        self.check(self.options, problems)
         return problems
 
     @classmethod

@@ -9,9 +9,10 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian
-from fsvi_bench.methods.base import AdamOptions, ExactLimit
+from fsvi_bench.methods.base import AdamOptions, ExactLimit, MethodOptions
 from fsvi_bench.methods.data import Batch, sampled_nll
-from fsvi_bench.methods.networks import CollapsedData
+from fsvi_bench.methods.networks import CollapsedData, NetworkData
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import WeightSpaceMethod, weight_kl
 
 #: What remains is gradient noise after a finite number of steps.
@@ -34,6 +35,12 @@ class MeanFieldVI(WeightSpaceMethod):
     families = ("ffg",)
     networks = "weights"
     exact_limits = {"ffg": ExactLimit(_FALLING, tolerance=0.02)}
+
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        assert isinstance(options, MeanFieldVI.Options)
+        if options.collapsed:
+            CollapsedData.collapse(problem, options.rows(problem.N))
 
     def adapted(self, problems: Any) -> Any:
         """A network's problems are collapsed, if the options say so; the ELBO is then less than log p(y) by the KL of

@@ -32,6 +32,11 @@ class CertifiedNetwork:
         return self.task.sha256
 
     @property
+    def reference_sha256(self) -> str:
+        """The identity of the functions."""
+        return self.certificate.reference_sha256
+
+    @property
     def place(self) -> tuple[str, int]:
         """Its row in tables of results, and the split."""
         return self.task.place

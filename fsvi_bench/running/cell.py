@@ -61,11 +61,13 @@ class Cell(_Plain, _Named):
     hyperparameters: dict[str, Any]
     seed: int
     code_sha256: str  #: hash of the code that determines the result, see `running.provenance.decisive_sha256`
+    reference_sha256: str | None = None  #: on a network task, of the functions that scores compare with
 
     @cached_property
     def key(self) -> str:
         """SHA-256 that names the cell's folder; it changes with anything that determines the result."""
-        return sha256_of_json(self.model_dump(mode="json"))
+        unset = {"reference_sha256"} if self.reference_sha256 is None else None
+        return sha256_of_json(self.model_dump(mode="json", exclude=unset))
 
 
 class Seconds(_Plain):
@@ -90,6 +92,7 @@ class Record(_Plain, _Named):
     hyperparameters: dict[str, Any]
     task_sha256: str | None  #: null where no task could be certified
     code_sha256: str
+    reference_sha256: str | None = None  #: on a network task, of the functions that scores compare with
     status: Status
     reason: str | None
     scores: Scores | None
@@ -132,6 +135,7 @@ class PlannedTask(_Plain):
     dataset: str
     split: int
     task_sha256: str | None = None
+    reference_sha256: str | None = None
     refused: str | None = None
 
     @property
@@ -190,9 +194,15 @@ class Plan(_Plain):
         self, tasks: Iterable[FrozenTask | CertifiedNetwork], refusals: Mapping[tuple[str, int], str], device: str
     ) -> Plan:
         """The plan with its tasks, or with the reasons why they were refused."""
-        known, now = {task.place: task.sha256 for task in tasks}, datetime.now(UTC)
+        known, now = {task.place: task for task in tasks}, datetime.now(UTC)
         bound = tuple(
-            task.model_copy(update={"task_sha256": known.get(task.place), "refused": refusals.get(task.place)})
+            PlannedTask(
+                dataset=task.dataset,
+                split=task.split,
+                task_sha256=getattr(known.get(task.place), "sha256", None),
+                reference_sha256=getattr(known.get(task.place), "reference_sha256", None),
+                refused=refusals.get(task.place),
+            )
             for task in self.tasks
         )
         return self.model_copy(update={"tasks": bound, "written": now, "provenance": provenance(device, 0, now)})
@@ -205,8 +215,9 @@ class Plan(_Plain):
                 own = {name: getattr(variant, name) for name in ("method", "family", "hyperparameters", "code_sha256")}
                 for task, seed in product(tasks, variant.seeds):
                     # The fields are validated already, and there may be 100,000 cells.
-                    place: dict[str, Any] = {"dataset": dataset, "split": task.split, "seed": seed}
-                    yield Cell.model_construct(**place, task_sha256=task.task_sha256 or "", **own)
+                    of: dict[str, Any] = {"dataset": dataset, "split": task.split, "seed": seed}
+                    of |= {"task_sha256": task.task_sha256 or "", "reference_sha256": task.reference_sha256}
+                    yield Cell.model_construct(**of, **own)
 
     def refused_records(self) -> list[Record]:
         """A failed record, without a key, for every cell whose task was refused."""

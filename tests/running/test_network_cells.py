@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fsvi_bench.running.plan import load_protocol, make_plan, protocols
 from fsvi_bench.running.provenance import TRAINS_AND_SCORES
 from fsvi_bench.running.store import POSTERIOR_FILE, Store
 from fsvi_bench.sources import reached
+from fsvi_bench.tasks.official import read_official
 from tests.conftest import shorten_scores
 
 TOY = "toy:0:collapsed-2:simulated"
@@ -215,6 +217,18 @@ def test_scores_are_exported(folder: Path) -> None:
         assert row["w2_test_floor"] > 0
 
 
+def test_with_another_reference_a_cell_is_another() -> None:
+    """Its scores are compared with the reference, so a record is not reused when the posterior is sampled again."""
+    plan = make_plan(Request(datasets=["yacht"], splits="0", task_files=[TOY], methods=["ensemble"]))
+    (network,), linear = plan.given, read_official("yacht", 0).task
+    other = replace(network, certificate=network.certificate.model_copy(update={"reference_sha256": "0" * 64}))
+    (exact, here), (same, there) = (
+        [cell.key for cell in plan.bind([linear, each], {}, "cpu").cells()] for each in (network, other)
+    )
+    assert exact == same
+    assert here != there
+
+
 def test_a_family_that_no_method_has_on_the_task_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"none of the chosen methods \(bernoulli-dropout, mean-field-vi, rand-a, ssge\)"
@@ -284,6 +298,8 @@ def test_a_method_that_does_not_take_a_network_is_refused_by_name(task: str, met
         ("rand-a", ("--measurement-points", "2000"), "choose a smaller M (--measurement-points)"),
         ("gfsvi", ("--set", "network_M=2000"), "choose a smaller network_M"),
         ("gfsvi", ("--set", "training=closed-form"), "set training=adam"),
+        ("bernoulli-dropout", ("--set", "training=closed-form"), "set training=masks"),
+        ("mean-field-vi", ("--set", "collapsed=true", "--set", "minibatch=3"), "set minibatch=full"),
     ],
 )
 def test_settings_that_do_not_fit_a_network_are_refused_before_anything_is_trained(
