@@ -43,7 +43,7 @@ STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*Spread._fields, "standard_error"]
 UNLIMITED = 10_000  #: characters
 HUGE = 1e9  #: larger numbers are written with powers of ten
-ROUNDING = 1e-9  #: a KL with smaller absolute value is rounding; its size is shown without an error bar
+ROUNDING = 1e-9  #: a smaller score is 0 up to rounding, whose size depends on the processor; shown as 0
 OWN_PRIOR = "Own prior: the method's model has a different prior from the task, which contributes to its KL."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
@@ -343,7 +343,7 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:
-    """`36.7 [36.3, 37.1]`; only the median for equal numbers and rounding errors."""
+    """`36.7 [36.3, 37.1]`; only the median for equal numbers and those that are 0 up to rounding."""
     ends = number["lower_quartile"], number["upper_quartile"]
     if not quartiles or number["smallest"] == number["largest"] or max(map(abs, ends)) < ROUNDING:
         return three_digits(number["median"])
@@ -351,12 +351,13 @@ def format_spread(number: pd.Series, quartiles: bool = True) -> str:
 
 
 def three_digits(value: float) -> str:
-    """`0.0123`, `36.7`, `12346`; rounding errors, small and large numbers with powers of ten."""
-    if not math.isfinite(value) or not value:
+    """`0.0123`, `36.7`, `12346`; 0 up to rounding; small and large numbers with powers of ten."""
+    if not math.isfinite(value):
         return in_words(value)
-    size = abs(value)
+    if (size := abs(value)) < ROUNDING:
+        return "0"
     if not 1e-3 <= size < 1e6:
-        return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.{0 if size < ROUNDING else 2}e}")
+        return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.2e}")
     return f"{value:.{max(0, 2 - math.floor(math.log10(size)))}f}"
 
 
@@ -365,8 +366,8 @@ def format_mean(number: pd.Series) -> str:
     mean, error = number["mean"], number["standard_error"]
     if not math.isfinite(mean):
         return in_words(mean)
-    if abs(mean) < ROUNDING and (mean or not error >= ROUNDING):
-        return f"{mean:.0e}" if mean else "0"
+    if abs(mean) < ROUNDING and not error >= ROUNDING:
+        return "0"
     if not 0 < error < math.inf:
         return f"{mean:#.4g}".removesuffix(".")
     exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0

@@ -126,6 +126,7 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
         (37.71165, None, "37.71"),
         (59572.0, None, "5.957e+04"),
         (0.0, 2.8e-14, "0"),
+        (7e-15, 2.8e-14, "0"),
         (math.inf, None, "∞"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
     ],
@@ -143,7 +144,7 @@ def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
         ),  # one split far off moves neither the median nor the lower quartile
         ([1.0, math.inf, math.inf], "∞ [∞, ∞]"),
         ([5.0], "5.00"),
-        ([1.1e-14, 2.4e-15], "7e-15"),
+        ([1.1e-14, -2.4e-15], "0"),
         ([0.00012345, 0.0001], "1.12e-4 [1.06e-4, 1.18e-4]"),
     ],
 )
