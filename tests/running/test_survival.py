@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -50,33 +51,38 @@ def without_clock(text: str) -> list[dict]:
     return [{k: v for k, v in record.items() if k not in ("seconds", "provenance")} for record in json.loads(text)]
 
 
-def kill_after(process: Command, out: Path, records: int, seconds: float) -> None:
-    """Ends the process group with -9, so many seconds after so many records are there (of 0: after work began)."""
+def kill_after(process: Command, out: Path, records: int, seconds: float) -> bool:
+    """Ends the process group with -9, so many seconds after so many records are there (of 0: after work began).
+
+    Returns whether it was still running.
+    """
     while process.poll() is None:
         if (out / ".running").is_file() and len(list(out.rglob("record.json"))) >= records:
             time.sleep(seconds)
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             break
         time.sleep(0.01)
     process.communicate()
+    return process.returncode == -signal.SIGKILL
 
 
 def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     """`kill -9` of the whole process group at random moments of its work."""
     status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "2", "--json"), 3000)
     assert status == 0
-    moments, total, before, kept = random.Random(5), len(json.loads(expected)), {}, []
+    moments, total, before, kept, kills = random.Random(5), len(json.loads(expected)), {}, [], 0
     for left in range(KILLS, 0, -1):
         process = start(tmp_path / "out", *GRID, "--workers", "2")
         (tmp_path / "out" / ".running").unlink(missing_ok=True)  # the last victim's
         # A share of what is left for each kill, so that the last one still finds a run at work.
         more = moments.randint(0, max(1, (total - 1 - len(before)) // left))
-        kill_after(process, tmp_path / "out", len(before) + more, moments.uniform(0, 0.5))
+        kills += kill_after(process, tmp_path / "out", len(before) + more, moments.uniform(0, 0.5))
         after = finished(tmp_path / "out")
         assert {path: after[path] for path in before} == before, "a finished cell was computed again or lost"
         before = after
         kept.append(len(after))
-    print(f"records after each kill: {kept} of {total}")
+    print(f"{kills} kills; records after each: {kept} of {total}")
     assert len({count for count in kept if 0 < count < total}) >= 2, "the kills hit no run in the middle of its work"
     status, text, _ = finish(start(tmp_path / "out", *GRID, "--workers", "2", "--json"), 3000)
     assert status == 0
