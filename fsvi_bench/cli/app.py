@@ -30,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Score function-space inference methods against the exact Bayesian posterior.",
+    help="Score approximate inference methods against the exact Bayesian posterior.",
 )
 GROUPS = {
     "datasets": "List, download and check data sets.",

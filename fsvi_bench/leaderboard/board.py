@@ -252,10 +252,11 @@ def _require_current(result: Result, entry: Entry, edition: Edition, wanted: set
             f"its result has scoring version {result.scoring_version}, but the current one is {SCORING_VERSION}"
         )
     if not result.isolated and not edition.allow_without_isolation:
-        raise _Stale("it was run without isolation, and this edition does not rank such results")
+        raise _Stale("its result was made without isolation, and this edition does not rank such results")
     lacking = wanted - {(cell.place, cell.seed) for cell in result.cells}
     others = len(result.cells) - len(wanted - lacking)  # a duplicate run counts here
     if lacking or others:
         raise _Stale(
-            f"its result lacks {len(lacking)} of {len(wanted)} runs, and has {others} runs that do not belong to it"
+            f"its result lacks {len(lacking)} of the edition's {len(wanted)} runs, and has {others} that do not "
+            "belong to it"
         )

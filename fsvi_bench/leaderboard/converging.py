@@ -20,7 +20,7 @@ from fsvi_bench.tasks.task import Task
 
 
 def objective_gap(entry: Entry, q: Posterior, task: Task, seed: int) -> float | None:
-    """The objective at q minus its least known value, nats; None if the method or its optimum is unknown."""
+    """The objective at q minus its lowest known value, nats; None if the method or its optimum is unknown."""
     manifest = entry.manifest
     if not isinstance(manifest.method, BuiltIn):
         return None

@@ -195,5 +195,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         InputError: it is not TOML, or not a manifest.
     """
     if content.count(b".") > MOST_DOTS:
-        raise InputError(f"{path} has more than {MOST_DOTS} dots, the maximum; shorten its notes")
+        raise InputError(
+            f"{path} has more than {MOST_DOTS} full stops, which would be slow to parse; shorten its notes"
+        )
     return parse_toml(Manifest, content, path)

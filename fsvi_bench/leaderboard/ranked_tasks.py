@@ -110,7 +110,10 @@ def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Gene
     """k distinct training inputs, like the starting point of a fit."""
     distinct = np.unique(X, axis=0)
     if len(distinct) < official.k:
-        raise TaskRefused(f"{official.dataset} has {len(distinct)} distinct inputs, fewer than k = {official.k}")
+        raise TaskRefused(
+            f"{official.dataset} has {len(distinct)} distinct inputs, fewer than k = {official.k}; remove it from the "
+            "edition"
+        )
     return distinct[stream.choice(len(distinct), official.k, replace=False)]
 
 

@@ -82,4 +82,6 @@ def _ssh_keygen(arguments: Sequence[str], content: bytes) -> subprocess.Complete
     except FileNotFoundError as error:
         raise InputError("ssh-keygen is not installed; install the OpenSSH client to sign and check results") from error
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"ssh-keygen did not answer within {SECONDS} s; does the key ask for a passphrase?") from error
+        raise InputError(
+            f"ssh-keygen did not answer within {SECONDS} s; if the key has a passphrase, add it to ssh-agent first"
+        ) from error

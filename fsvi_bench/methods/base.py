@@ -114,7 +114,7 @@ class ExactLimit:
 class Optimum(NamedTuple):
     """The optimum of an objective, regardless of the optimiser."""
 
-    value: float  #: the least known value of `Method.objective`
+    value: float  #: the lowest known value of `Method.objective`
     kl: float | None  #: KL(q* ‖ P_D) there; infinite if q* is singular, None if unknown
 
 

@@ -139,7 +139,9 @@ def load_network(name: str | Path) -> CertifiedNetwork:
     task = read_network_task(path)
     for part in (reference_path(path), certificate_path(path)):
         if not is_file(part):
-            raise InputError(f"the network task {path} needs {part.name} next to it; build it with `networks build`")
+            raise InputError(
+                f"the network task {path} needs {part.name} next to it; build it with `fsvi-bench networks build`"
+            )
     reference, certificate = read_reference(path, task)
     certificate.require_limits()
     return CertifiedNetwork(task, reference, certificate)

@@ -110,12 +110,12 @@ class Reproduction(ABC, Generic[Settings]):
         self._overrides(scale)
 
     def changes(self, scale: Scale) -> str:
-        """The settings in which a scale differs from the paper's, in words; empty for the paper's."""
-        paper, own = (_flat(self._settings(each).model_dump(mode="json")) for each in ("paper", scale))
+        """The settings in which a scale differs from full scale, in words; empty for full scale."""
+        full, own = (_flat(self._settings(each).model_dump(mode="json")) for each in ("paper", scale))
         return "; ".join(
-            f"{name} {_in_words(value)} (paper: {_in_words(paper.get(name))})"
+            f"{name} {_in_words(value)} (full scale: {_in_words(full.get(name))})"
             for name, value in own.items()
-            if value != paper.get(name)
+            if value != full.get(name)
         )
 
     def check(self, scale: Scale, data_dir: Path | None) -> None:

@@ -49,7 +49,9 @@ UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's origin
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
-FLOORS = "Exact draws: what draws from the posterior itself score; fewer functions have a higher floor (see records)."
+FLOORS = (
+    "Exact draws: the scores of draws from the posterior itself; fewer functions have a higher floor (see records)."
+)
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 

@@ -176,7 +176,7 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
 
 
 def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, task: Task) -> dict[str, Any]:
-    """KL(q* ‖ P_D) at the optimum q* of the objective, and the gap between its value at q and its least known value."""
+    """KL(q* ‖ P_D) at the objective's optimum q*, and the gap between its value at q and its lowest known value."""
     try:
         gap = method.objective(place, task) - optimum.value
     except Exception as error:

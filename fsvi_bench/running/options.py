@@ -129,7 +129,9 @@ class Request(BaseModel):
     max_steps: int | None = Field(
         default=None, ge=1, description="Training steps, for methods that train. Default: the method's."
     )
-    protocol: str | None = Field(default=None, description="Named experiment with its own defaults, such as quick.")
+    protocol: str | None = Field(
+        default=None, description="Named experiment with its own defaults, such as quick, official, burt2020 or atlas."
+    )
     options: Annotated[dict[str, Any], BeforeValidator(parse_settings)] = Field(
         default={}, description="Method option; may be repeated."
     )

@@ -180,7 +180,7 @@ def _taken(method: MethodEntry, networks: Mapping[str, NetworkTask], required: b
         why = (
             f"needs hidden units, but {other} has none"
             if takes
-            else f"takes linear models only, but {other} is a network"
+            else f"supports linear models only, but {other} is a network"
         )
         raise InputError(
             f"{method.name} {why}; run them separately, or choose from "

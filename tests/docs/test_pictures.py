@@ -66,7 +66,7 @@ def test_a_page_is_written_from_a_folder_and_again_from_the_kept_numbers(picture
     folder = write_result(tmp_path / "out", "medium", claims)
     page, gallery = write_pages(pictures, monkeypatch, ("medium",), f"{NAME}={folder}")
     assert f"```sh\nfsvi-bench reproduce {NAME} --medium\n```\n" in page
-    said = "Run at medium scale ([numbers](results/gal2016-elbo-medium.json)): repeats 10 (paper: 3); network.width 256 (paper: 1024);"
+    said = "Run at medium scale ([numbers](results/gal2016-elbo-medium.json)): repeats 10 (full scale: 3); network.width 256 (full scale: 1024);"
     assert said in page
     assert "| held | a\\|b | 0.6 nats | 0.55 to 0.65 | above 0.5 |" in page
     assert "| did not hold | c | 0.4 nats | none (deterministic) | above 0.5 |" in page

@@ -246,14 +246,14 @@ def test_a_file_that_does_not_validate_is_refused_by_name(made, tmp_path, scale,
 
 
 def test_what_a_scale_changes_is_said_in_words(made):
-    assert made.changes("medium") == "value 3.125 (paper: 4.0)"
+    assert made.changes("medium") == "value 3.125 (full scale: 4.0)"
     assert made.changes("paper") == ""
 
 
 def test_nested_settings_and_lists_are_said_in_words():
     said = REPRODUCTIONS["gal2016-uncertainty"].changes("quick").split("; ")
-    assert said[0].startswith("sizes 10, 30, 100, 300, 1000 (paper: 10, 25, 50,")
-    assert said[1] == "network.width 128 (paper: 1024)"
+    assert said[0].startswith("sizes 10, 30, 100, 300, 1000 (full scale: 10, 25, 50,")
+    assert said[1] == "network.width 128 (full scale: 1024)"
 
 
 def test_a_scale_that_the_file_does_not_declare_is_refused(made, tmp_path):

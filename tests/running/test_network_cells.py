@@ -279,7 +279,7 @@ def test_default_methods_that_need_hidden_units_leave_logistic_regressions_out()
 @pytest.mark.parametrize(
     ("task", "method", "said"),
     [
-        (TOY, "exact", f"exact takes linear models only, but {ROW} is a network; "),
+        (TOY, "exact", f"exact supports linear models only, but {ROW} is a network; "),
         (
             "energy:0:logit-100",
             "bernoulli-dropout",

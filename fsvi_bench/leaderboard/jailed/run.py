@@ -161,8 +161,8 @@ def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Po
     hidden = isinstance(task, NetworkData) and task.noise_variance is not None
     allowed = {"weights": True, "hidden": hidden, "tangent": network}
     if not allowed[over] or len(message.mode) != k * (over == "tangent"):
-        raise RunFailed(f"it sent a posterior over '{over}' with a mode of {len(message.mode)} numbers, which its task "
-                        "does not have")  # fmt: skip
+        raise RunFailed(f"it sent a posterior over '{over}' with {len(message.mode)} numbers for the mode, which does "
+                        "not fit its task")  # fmt: skip
     if over == "hidden" and isinstance(task, NetworkData):
         k = task.model.k_hidden
     try:

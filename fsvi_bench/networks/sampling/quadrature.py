@@ -57,7 +57,7 @@ def quadrature(target: Target, tolerance: float = 1e-6) -> Quadrature:
             return Quadrature(float(now[0]), mean, variance, float(change))
         before = now
     raise InputError(
-        f"the quadrature still moves by {change:.1e} at its finest level, expected < {tolerance:g}; raise σ²"
+        f"the integrals still change by {change:.1e} on the finest grid, expected less than {tolerance:g}; raise σ²"
     )
 
 
