@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fsvi_bench.methods.registry import built_in_names, load_method
 from tests.docs.pages import PAGES, ROOT, blocks, name, named, parse
 
 CASES = [(page, block, words) for page in PAGES for block in blocks(page) for words in block.commands]
@@ -120,3 +121,9 @@ def test_transcripts_show_the_output_of_their_command():
     for text in transcripts:
         assert text.startswith("$ ")
         assert len(text.splitlines()) > 3
+
+
+def test_the_glossary_has_every_option_of_the_methods():
+    text = (ROOT / "GLOSSARY.md").read_text()
+    options = {name for method in built_in_names() for name in load_method(method).cls.Options.model_fields}
+    assert {name for name in options if f"`{name}`" not in text} == set()
