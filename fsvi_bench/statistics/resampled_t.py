@@ -5,7 +5,8 @@ Lower scores are better; +Infinity is the worst, and NaN is missing.
 Random splits of one data set share rows, so their scores are correlated and s²/J understates the variance of their
 mean. Nadeau and Bengio (2003, *Inference for the generalization error*, Machine Learning 52, section 3.1) assume the
 correlation n_test/(n_train + n_test), which gives s²(1/J + n_test/n_train). No unbiased estimate exists, but this one
-was wide enough in their experiments and in those of Bouckaert and Frank (2004).
+was wide enough in their experiments and in those of Bouckaert and Frank (2004), on test errors. KLs of splits are more
+correlated than it assumes (`benchmarks/split_correlation.py`).
 """
 
 from __future__ import annotations
