@@ -126,7 +126,7 @@ class Reproduce(Options):
     Args:
         name: Name of the reproduction. Default: list all of them.
         quick: Use fewer steps and splits: a preview at reduced scale, in minutes; do not cite it.
-        medium: For networks: use a scale between preview and paper, which takes an evening on two cores.
+        medium: For networks: use a scale between preview and full scale, which takes an evening on two cores.
         compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.

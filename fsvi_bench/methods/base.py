@@ -140,7 +140,7 @@ class Method(pl.LightningModule, ABC):
     `--set name=value`; `max_steps` is set by `--max-steps`, and `M` by `--measurement-points`.
     `fsvi-bench methods check` checks that a method follows these rules.
 
-    A method may also take networks, as `networks` says: `weights` if its loss needs nothing but `sampled_nll`,
+    A method may also support networks, as `networks` says: `weights` if its loss needs nothing but `sampled_nll`,
     `mean_nll` and a Jacobian; `tangent` if it treats a network as its linear model at a mode. There is no gradient at
     a network's prior mean, since hidden units whose weights are 0 are all alike. So q starts at a draw from the prior,
     with a tenth of its standard deviations.
@@ -242,7 +242,7 @@ class Method(pl.LightningModule, ABC):
         """The problems as the method sees them: a network's weights, its tangent at a mode, or the linear models given.
 
         Raises:
-            InputError: the method does not take networks.
+            InputError: the method does not support networks.
         """
         if not isinstance(problems, NetworkData) or self.networks == "weights":
             return problems

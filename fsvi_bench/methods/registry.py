@@ -90,7 +90,7 @@ def default_names() -> list[str]:
 
 
 def network_methods() -> list[str]:
-    """Names of the methods of this package that take networks, sorted."""
+    """Names of the methods of this package that support networks, sorted."""
     return [name for name in built_in_names() if load_installed(name).cls.networks]
 
 

@@ -78,12 +78,12 @@ class File(Plain):
 
 @dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
-    """A published experiment that can be reproduced, at the paper's scale or a smaller one.
+    """A published experiment that can be reproduced, at full scale or a smaller one.
 
     Args:
         settings: the model of the YAML's scales. A reproduction whose model is `Request` is made from the
             cells of a run, and can show an unfinished run without computing anything.
-        takes_days: whether the paper's scale takes days; it is then computed only on request.
+        takes_days: whether full scale takes days; it is then computed only on request.
     """
 
     name: str

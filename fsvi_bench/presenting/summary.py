@@ -43,7 +43,7 @@ STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*Spread._fields, "standard_error"]
 UNLIMITED = 10_000  #: characters
 HUGE = 1e9  #: larger numbers are written with powers of ten
-ROUNDING = 1e-9  #: a smaller score is 0 up to rounding, whose size depends on the processor; shown as 0
+ROUNDING = 1e-9  #: a smaller score is 0 up to rounding, whose size depends on the processor: it is shown as 0
 OWN_PRIOR = "Own prior: the method's model has a different prior from the task, which contributes to its KL."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
@@ -116,7 +116,7 @@ def cells_of(records: Sequence[Record]) -> pd.DataFrame:
     for cell in frame[frame.duplicated([*CELL, "settings"])].itertuples():
         raise InputError(
             f"the records have {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
-            "from two versions of the code or sets of kernels; use a separate output folder for each"
+            "from two versions of the code, kernels or references; use a separate output folder for each"
         )
     scores = scores_in(frame)
     frame = frame.reindex(columns=frame.columns.union(scores, sort=False)).astype(dict.fromkeys(scores, float)).copy()
@@ -368,8 +368,10 @@ def format_mean(number: pd.Series) -> str:
     mean, error = number["mean"], number["standard_error"]
     if not math.isfinite(mean):
         return in_words(mean)
-    if abs(mean) < ROUNDING and not error >= ROUNDING:
-        return "0"
+    if abs(mean) < ROUNDING:
+        if not error >= ROUNDING:
+            return "0"
+        mean = 0.0
     if not 0 < error < math.inf:
         return f"{mean:#.4g}".removesuffix(".")
     exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0

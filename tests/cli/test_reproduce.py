@@ -224,7 +224,7 @@ def test_medium_scale_says_what_it_changes_and_has_files_of_its_own(cli, tmp_pat
     monkeypatch.setitem(REPRODUCTIONS, name, replace(REPRODUCTIONS[name], takes_days=True))
     status, out, err = cli("reproduce", name, "--medium", "--out", tmp_path, "--workers", "1")
     assert status == 0
-    assert "36 computed" in err  # although the paper's scale takes days: that alone needs --compute
+    assert "36 computed" in err  # although full scale takes days: that alone needs --compute
     assert "At medium scale: repeats 2 (full scale: 3); N 30 (full scale: 5000); " in out
     assert "cannot confirm or refute" not in out
     files = {f"{name}-medium.{kind}" for kind in ("png", "svg", "json", "csv")}

@@ -173,10 +173,10 @@ def test_a_message_says_what_its_posterior_is_over(over, mode, known):
     if known:
         assert _posterior(message, data, "ffg").k == k
     else:
-        with pytest.raises(RunFailed, match=f"it sent a posterior over '{over}' with a mode of {mode} numbers"):
+        with pytest.raises(RunFailed, match=f"it sent a posterior over '{over}' with {mode} numbers for the mode"):
             _posterior(message, data, "ffg")
     if over != "weights":
-        with pytest.raises(RunFailed, match="which its task does not have"):
+        with pytest.raises(RunFailed, match="which does not fit its task"):
             _posterior(message, SimpleNamespace(k=data.k), "ffg")
 
 

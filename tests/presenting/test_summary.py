@@ -127,6 +127,7 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
         (59572.0, None, "5.957e+04"),
         (0.0, 2.8e-14, "0"),
         (7e-15, 2.8e-14, "0"),
+        (7e-15, 1e-3, "0.0000 ± 0.0010"),
         (math.inf, None, "∞"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
     ],

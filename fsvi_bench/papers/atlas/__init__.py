@@ -1,1 +1,1 @@
-"""Methods of 2018 to 2026 where the exact posterior is known: the optimum of each one's objective."""
+"""Methods of 2011 to 2024 where the exact posterior is known: the optimum of each one's objective."""

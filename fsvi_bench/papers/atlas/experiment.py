@@ -1,4 +1,4 @@
-"""The atlas: what the methods of 2018 to 2026 converge to, beside the exact posterior, and claims about it."""
+"""The atlas: what the methods of 2011 to 2024 converge to, beside the exact posterior, and claims about it."""
 
 from __future__ import annotations
 

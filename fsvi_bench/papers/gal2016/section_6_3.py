@@ -47,7 +47,7 @@ RARE_SPIKE = 1e-9  #: the f that represents f → 0
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
-    """Computes everything in this process: at the paper's scale it takes seconds."""
+    """Computes everything in this process: at full scale it takes seconds."""
     few_weights = settings.model_copy(update={"inputs": settings.mask_weights})
     masked = draw_problems(few_weights, settings.mask_points)
     frames = {
