@@ -26,9 +26,8 @@ def require_task(value: object) -> Task:
     if isinstance(value, Task):
         return value
     if isinstance(value, str | Path):
-        raise InputError(
-            f"the task is the name {str(value)!r}, expected a Task; load it with load_task({str(value)!r})"
-        )
+        load = "load_network" if str(value).count(":") >= 2 else "load_task"
+        raise InputError(f"the task is the name {str(value)!r}, expected a Task; load it with {load}({str(value)!r})")
     raise InputError(
         f"the task is of type {type(value).__name__}, expected a Task; get one from load_task or make_task"
     )

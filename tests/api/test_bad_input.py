@@ -67,6 +67,7 @@ def test_fit_refuses_a_bad_seed_of_a_deterministic_method(diabetes):
     ("task", "message"),
     [
         ("diabetes", "the task is the name 'diabetes', expected a Task; load it with load_task('diabetes')"),
+        ("toy:0:collapsed-2", "expected a Task; load it with load_network('toy:0:collapsed-2')"),
         (None, "the task is of type NoneType, expected a Task; get one from load_task or make_task"),
         ([1], "the task is of type list, expected a Task"),
     ],
