@@ -194,14 +194,14 @@ class Plan(_Plain):
         self, tasks: Iterable[FrozenTask | CertifiedNetwork], refusals: Mapping[tuple[str, int], str], device: str
     ) -> Plan:
         """The plan with its tasks, or with the reasons why they were refused."""
-        known, now = {task.place: task for task in tasks}, datetime.now(UTC)
+        now = datetime.now(UTC)
+        known = {
+            task.place: {"task_sha256": task.sha256, "reference_sha256": getattr(task, "reference_sha256", None)}
+            for task in tasks
+        }
         bound = tuple(
             PlannedTask(
-                dataset=task.dataset,
-                split=task.split,
-                task_sha256=getattr(known.get(task.place), "sha256", None),
-                reference_sha256=getattr(known.get(task.place), "reference_sha256", None),
-                refused=refusals.get(task.place),
+                dataset=task.dataset, split=task.split, refused=refusals.get(task.place), **known.get(task.place, {})
             )
             for task in self.tasks
         )
