@@ -45,8 +45,9 @@ class TensorFile:
         if missing:
             raise self.error(f"tensor '{missing[0]}' is missing; {names}; add it")
         for name, tensor in self.tensors.items():  # other types are refused by `require_dtype`
-            if tensor.dtype in (torch.float32, torch.float64) and not bool(torch.isfinite(tensor).all()):
-                raise self.error(f"'{name}' contains NaN or infinity, expected finite numbers; export it again")
+            if tensor.dtype in (torch.float32, torch.float64) and len(wrong := (~tensor.isfinite()).nonzero()):
+                where = f" at {wrong[0].tolist()}" if tensor.ndim else ""
+                raise self.error(f"'{name}' contains NaN or infinity{where}, expected finite numbers; export it again")
 
     def require_dtype(self, name: str, dtype: torch.dtype) -> None:
         got = self.tensors[name].dtype

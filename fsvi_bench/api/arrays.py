@@ -129,7 +129,9 @@ def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
         raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; {fix}")
     _require_weights(len(mean), k)
     if covariance.shape != (k, k):
-        fix = "convert variances with numpy.diag" if covariance.ndim == 1 else f"give that of all {k} weights"
+        fix = (
+            "put variances on its diagonal with numpy.diag" if covariance.ndim == 1 else f"give that of all {k} weights"
+        )
         raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {fix}")
     factor = _factor(covariance)
     if factor.shape[1] == k:
@@ -153,9 +155,11 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     size = scale[:, None] * scale
     asymmetry = (covariance - covariance.mT).abs()
     if bool((asymmetry > ASYMMETRY * size).any()):
+        triangular = not bool(covariance.tril(-1).any()) or not bool(covariance.triu(1).any())
+        fix = "if it is a Cholesky factor L, give L @ L.T" if triangular else "if that is rounding, give (C + C.T) / 2"
         raise InputError(
             f"the covariance is not symmetric: entries differ from their mirror images by up to {asymmetry.max():.1e}; "
-            "if that is rounding, symmetrise it: (C + C.T) / 2"
+            f"{fix}"
         )
     # A weight with variance 0 has no correlations.
     correlation = torch.where(size > 0, 0.5 * (covariance + covariance.mT) / size.where(size > 0, 1.0), covariance)
@@ -186,6 +190,7 @@ def numbers(name: str, values: Any) -> Tensor:
     if array.dtype != np.float64:
         fault = f"'{name}' has type {array.dtype}, expected float64"
         raise InputError(f"{fault}{_why(fault)}; compute it in float64")
-    if not np.isfinite(array).all():
-        raise InputError(f"'{name}' contains NaN or infinity, expected finite numbers; fit it again")
+    if len(wrong := np.argwhere(~np.isfinite(array))):
+        where = f" at {wrong[0].tolist()}" if array.ndim else ""
+        raise InputError(f"'{name}' contains NaN or infinity{where}, expected finite numbers; fit it again")
     return torch.tensor(np.asarray(array, order="C"))

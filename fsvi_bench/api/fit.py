@@ -8,6 +8,8 @@ from fsvi_bench.errors import Diverged, InputError, whole_number
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData, require_task
 from fsvi_bench.methods.registry import find_method
+from fsvi_bench.networks.official import CertifiedNetwork
+from fsvi_bench.networks.task import NetworkTask
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.running.devices import Work, device_for, steps_of
 from fsvi_bench.running.executors import one_thread
@@ -46,6 +48,12 @@ def fit(
         InputError: an argument is not valid; one sentence says how to fix it.
         Diverged: training diverged, which is a result of the method with these settings.
     """
+    if isinstance(task, CertifiedNetwork | NetworkTask):
+        name = (task.task if isinstance(task, CertifiedNetwork) else task).name
+        raise InputError(
+            f"the task is the network {name}, expected a linear Task; train on it with `fsvi-bench run --task {name}`, "
+            "or through NetworkData (docs/concepts/networks.md)"
+        )
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
     chosen = entry.options(_countable({**options, **given}, entry.name))

@@ -11,6 +11,7 @@ from fsvi_bench.methods.problems import require_task
 from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.reference import Functions, functions_of
 from fsvi_bench.networks.scores import score_functions
+from fsvi_bench.networks.task import NetworkTask
 from fsvi_bench.presenting.summary import flat, flat_of_network
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.scoring.scores import not_a_number
@@ -41,6 +42,11 @@ def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:
         with one_thread():
             found = score_functions(_functions(q), task.task, task.reference)
         return flat_of_network(found)
+    if isinstance(task, NetworkTask):
+        raise InputError(
+            f"the task is {task.name} without its reference, expected what load_network returns; pass that rather than "
+            "its .task"
+        )
     problem = require_task(task)
     posterior = posterior_of(q, problem.k)
     with one_thread():

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
+from rich.table import Table as Terminal
+
 from fsvi_bench.cli.commands import NetworksBuild, NetworksList, NetworksVerify
 from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, TaskRefused, unknown_name
@@ -20,16 +22,22 @@ from fsvi_bench.networks.task import build, write_network_task
 from fsvi_bench.presenting.tables import Cell, Table, Written
 from fsvi_bench.tasks.fetch import cache_dir
 
+LEGEND = (
+    "log Z: log marginal likelihood in nats, with its standard error. R̂ and effective sample sizes (ESS): the worst of "
+    "f at 60 inputs and of log p. p: of tests that two samplers agree on f (MMD) and on log Z. min: core minutes."
+)
+
 
 def networks_list(options: NetworksList) -> None:
     certificates = [load_network(path).certificate for path in official_networks().values()]
-    show(options.as_json, certificates, lambda: _table(certificates).terminal())
+    show(options.as_json, certificates, lambda: _table(certificates))
 
 
-def _table(certificates: Sequence[Certificate]) -> Table:
+def _table(certificates: Sequence[Certificate]) -> Terminal:
     columns = ("task", "level", "log Z", "±", "R̂", "bulk ESS", "tail ESS", "p(MMD)", "p(log Z)", "min")
-    rows = [_row(each) for each in certificates]
-    return Table(columns=columns, rows=rows)
+    table = Table(columns=columns, rows=[_row(each) for each in certificates]).terminal()
+    table.caption = LEGEND
+    return table
 
 
 def _row(certificate: Certificate) -> list[Cell]:
@@ -62,7 +70,9 @@ def networks_verify(options: NetworksVerify) -> int:
         for line in wrong:
             stderr.print(f"{name}: {line}", style="red")
         if not wrong:
-            print(f"{name}: the task is its data set's, and its certificate ({found.certificate.level}) holds")
+            print(
+                f"{name}: made from its data set, and its certificate ({found.certificate.level}) is within the limits"
+            )
         failed += bool(wrong)
     return 2 if unreadable else int(failed > 0)
 

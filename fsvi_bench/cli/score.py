@@ -60,7 +60,7 @@ def network_table(found: NetworkScores) -> Table:
     rows: list[list[Cell]] = [
         [name, *map(_number, score.model_dump().values())] for name, score in found.scores.items()
     ]
-    title = f"{found.functions} functions on {found.task}"
+    title = f"{found.functions:,} functions on {found.task}"
     return Table(title=title, columns=("score", "value", "± s.e.", "floor", "± s.e. "), rows=rows)
 
 

@@ -38,6 +38,7 @@ class Report:
     name: str
     findings: tuple[Finding, ...]
     rules: str  #: the page that says what is expected
+    not_checked: str = ""  #: what else it claims
 
     @property
     def ok(self) -> bool:
@@ -50,7 +51,9 @@ class Report:
         found = [finding.status for finding in self.findings]
         rest = f"{found.count('ok')} ok, {found.count('not applicable')} not applicable"
         if self.ok:
-            return f"{self.name} conforms: {rest}"
+            return f"{self.name} conforms: {rest}" + (
+                f"; {self.not_checked} are not checked" if self.not_checked else ""
+            )
         if skipped := found.count("not run"):
             rest += f", {skipped} not run"
         return f"{self.name} does not conform: {found.count('failed')} failed, {rest}; the rules are in {self.rules}"

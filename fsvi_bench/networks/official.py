@@ -26,6 +26,13 @@ class CertifiedNetwork:
     reference: Functions
     certificate: Certificate
 
+    def __repr__(self) -> str:
+        log_z, level = self.certificate.log_z, self.certificate.level
+        return (
+            f"CertifiedNetwork({self.task.name!r}, {level}, log Z = {log_z.value:.2f} ± {log_z.error:.1g}, "
+            f"{len(self.reference):,} functions)"
+        )
+
     @property
     def sha256(self) -> str:
         """The task's identity."""

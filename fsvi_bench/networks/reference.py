@@ -301,7 +301,8 @@ def functions_of(tensors: Mapping[str, Tensor]) -> Functions:
 def _enough(file: TensorFile) -> Functions:
     functions = _functions(file, torch.float64)
     if len(functions) < FEWEST:
-        raise file.error(f"it has {len(functions)} functions, expected {FEWEST} or more; draw more")
+        counted = "1 function" if len(functions) == 1 else f"{len(functions)} functions"
+        raise file.error(f"it has {counted}, expected {FEWEST} or more; draw more")
     return functions
 
 

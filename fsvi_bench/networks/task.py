@@ -60,7 +60,7 @@ class Training(NamedTuple):
     y: Float[Tensor, " N"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class NetworkTask(ABC):
     """One frozen task; tensors are float64 on the CPU, row numbers int64. Inputs are standardised.
 
@@ -109,6 +109,10 @@ class NetworkTask(ABC):
     def axes(cls, targets: str) -> dict[str, list[str]]:
         """The axes of each tensor."""
         return {**_AXES, **cls.own_axes, **(_SIMULATED if targets == "simulated" else {})}
+
+    def __repr__(self) -> str:
+        sigma = "" if self.noise_scale is None else f", sigma={self.noise_scale:g}"
+        return f"{type(self).__name__}({self.name!r}, N={len(self.train_index)}{sigma})"
 
     @property
     def name(self) -> str:
@@ -170,7 +174,7 @@ class NetworkTask(ABC):
         return Training((X - self.input_mean) / self.input_std, y)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class CollapsedTask(NetworkTask):
     """A task of `collapsed-H`, for standardised targets."""
 
@@ -201,7 +205,7 @@ class CollapsedTask(NetworkTask):
         return (y - self.target_mean) / self.target_std
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LogitTask(NetworkTask):
     """A task of `logit-100`: P(y = 1) = sigmoid(φ(x)ᵀw) with w ~ N(0, I) and the features φ of a linear task."""
 

@@ -49,9 +49,7 @@ UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's origin
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
-FLOORS = (
-    "Exact draws: the scores of draws from the posterior itself; fewer functions have a higher floor (see records)."
-)
+FLOORS = "Exact draws: the scores of as many draws from the posterior itself."
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
@@ -261,8 +259,9 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
     rows: list[Sequence[Cell]] = []
     for first, written in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles)):
         new = not rows or rows[-1][0] != first["dataset"]
-        if new and (found := floors(cells, first["dataset"], scores)) is not None:
-            rows.append((first["dataset"], f"{found.draws:,} {EXACT_DRAWS}", *found.cells))
+        if new:
+            found = floors(cells, first["dataset"], scores)
+            rows += [(first["dataset"], f"{each.draws:,} {EXACT_DRAWS}{each.remark}", *each.cells) for each in found]
         rows.append((first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *written))
     columns = ("data set", "method", *headings(scores))
     table = Table(columns=columns, rows=rows).terminal(sections=True)
@@ -271,23 +270,30 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
 
 
 class Floors(NamedTuple):
-    """What exact draws score, as many as the method with most functions has."""
+    """What a number of exact draws score."""
 
     draws: int
+    methods: list[str]  #: which have as many functions
+    remark: str  #: these methods in brackets; empty at the largest number, which most methods have
     cells: list[Written]  #: of their row: the number of splits, and medians over these
 
 
-def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> Floors | None:
-    """The floors of a network's scores; None for a linear task, and if no cell finished."""
+def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> list[Floors]:
+    """The floors of a network's scores, for each number of functions that a method has, the largest first.
+
+    There are none for a linear task, or if no cell finished.
+    """
     own = cells[cells["dataset"] == dataset].reindex(columns=[*cells.columns.union(["functions"])])
     own = own[own["functions"].notna()]
-    if own.empty:
-        return None
-    most = own[own["functions"] == own["functions"].max()].drop_duplicates("split")
-    names = [f"{score}.floor" for score in scores]
-    found = most.reindex(columns=names).median()
-    shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in found]
-    return Floors(int(own["functions"].max()), [Written(len(most), str(len(most))), *shown])
+    names, found = [f"{score}.floor" for score in scores], list[Floors]()
+    for functions in sorted(own["functions"].unique(), reverse=True):
+        of_as_many = own[own["functions"] == functions]
+        methods = sorted(of_as_many["method"].unique())
+        splits = of_as_many.drop_duplicates("split").reindex(columns=names)
+        shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in splits.median()]
+        remark = f" ({', '.join(methods)})" if found else ""
+        found.append(Floors(int(functions), methods, remark, [Written(len(splits), str(len(splits))), *shown]))
+    return found
 
 
 def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.registry import MethodEntry, default_names, load_method, network_methods
+from fsvi_bench.methods.registry import MethodEntry, built_in_names, default_names, load_method, network_methods
 from fsvi_bench.networks.official import CertifiedNetwork, named_network
 from fsvi_bench.networks.task import LogitTask, NetworkTask
 from fsvi_bench.posteriors.base import Family
@@ -182,8 +182,9 @@ def _taken(method: MethodEntry, networks: Mapping[str, NetworkTask], required: b
             if takes
             else f"supports linear models only, but {other} is a network"
         )
+        own = "" if takes or method.name in built_in_names() else 'set `networks = "weights"` in your class, '
         raise InputError(
-            f"{method.name} {why}; run them separately, or choose from "
+            f"{method.name} {why}; run them separately, {own}or choose from "
             f"{', '.join(each for each in network_methods() if each != method.name)}"
         )
     return found

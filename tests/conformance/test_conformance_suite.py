@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,8 @@ def test_a_sound_method_passes_all(cls):
     assert {check for check, _ in found(report, "not applicable")} == {"reaches its exact limit", "the same on a GPU"}
     assert report.ok
     assert report.verdict == f"{cls.__name__} conforms: 17 ok, 2 not applicable"
+    supports = replace(report, not_checked="networks")
+    assert supports.verdict == f"{report.verdict}; networks are not checked"
     assert [check for check, message in found(report, "ok") if message] == [broken.BUDGET]
 
 

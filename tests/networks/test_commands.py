@@ -139,8 +139,8 @@ def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkey
     monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path / "out")
     status, out, _ = cli("networks", "verify")
     assert status == 0
-    assert "yacht:0:logit-100: the task is its data set's, and its certificate (C2) holds" in out
-    assert "yacht:0:logit-100:simulated: the task is its data set's, and its certificate (C1)" in out
+    assert "yacht:0:logit-100: made from its data set, and its certificate (C2) is within the limits" in out
+    assert "yacht:0:logit-100:simulated: made from its data set, and its certificate (C1)" in out
     found = official.load_network("yacht:0:logit-100:simulated")
     monkeypatch.setattr(Certificate, "_checks", all_checks)
     assert len(found.certificate.failures()) >= 4  # far too short

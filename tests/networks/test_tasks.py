@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import fsvi_bench
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.networks import Network
 from fsvi_bench.networks import comparison
@@ -238,13 +239,25 @@ def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path
     assert "floor" in out
 
 
+def test_a_network_says_what_it_is_and_where_it_does_not_belong(toy: NetworkTask, folder: Path) -> None:
+    network = load_network(folder)
+    assert repr(network).startswith("CertifiedNetwork('toy:0:collapsed-2:simulated', C0, log Z = ")
+    assert repr(toy) == f"CollapsedTask('toy:0:collapsed-2:simulated', N={len(toy.train_index)}, sigma=0.1)"
+    with pytest.raises(InputError, match="toy:0:collapsed-2:simulated without its reference"):
+        fsvi_bench.score(dict(functions(50, 3).tensors), toy)  # type: ignore[arg-type]
+    for of in (network, toy):
+        with pytest.raises(InputError, match="run --task toy:0:collapsed-2:simulated`"):
+            fsvi_bench.fit("ensemble", of)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("change", "metadata", "message"),
     [
         (lambda q: {**q, "f_box": q["f_box"][:, :19]}, {}, "'f_box' has shape [50, 19], expected [S, 20]"),
         (lambda q: {**q, "f_box": q["f_box"][:49]}, {}, "'f_box' has shape [49, 20], expected [50, 20]"),
         (lambda q: {name: f[:2] for name, f in q.items()}, {}, "it has 2 functions, expected 3 or more"),
-        (lambda q: {**q, "f_test": q["f_test"] * torch.nan}, {}, "'f_test' contains NaN"),
+        (lambda q: {name: f[:1] for name, f in q.items()}, {}, "it has 1 function, expected 3 or more"),
+        (lambda q: {**q, "f_test": q["f_test"] * torch.nan}, {}, "'f_test' contains NaN or infinity at [0, 0]"),
         (lambda q: {name: f * 1e80 for name, f in q.items()}, {}, "function values reach"),
         (lambda q: {"f_test": q["f_test"], "f_box": q["f_box"]}, {}, "tensor 'f_train' is missing"),
         (lambda q: {name: f.float() for name, f in q.items()}, {}, "has type float32, expected float64"),

@@ -160,19 +160,21 @@ def test_tables_show_networks_apart_with_what_exact_draws_score(folder: Path) ->
     assert "RMSE" in linear
     assert "energy" not in linear
     assert "energy" in networks
-    assert networks.index(f"1,000 {EXACT_DRAWS}") < networks.index("mean-field-vi") < networks.index("ensemble")
+    rows = f"1,000 {EXACT_DRAWS}", f"5 {EXACT_DRAWS} (ensemble)", "mean-field-vi", "ensemble particles"
+    places = [networks.index(row) for row in rows]
+    assert places == sorted(places)
 
 
-def test_floors_are_those_of_the_method_with_most_functions(folder: Path) -> None:
+def test_floors_are_those_of_as_many_draws(folder: Path) -> None:
     records = [record for record in Store(folder).records if record.dataset == ROW]
-    found = floors(cells_of(records), ROW, ["w2_test"])
-    assert found is not None
-    assert found.draws == 1000
-    splits, floor = found.cells
-    assert records[0].network_scores is not None
-    assert (splits.value, floor.value) == (1, records[0].network_scores.scores["w2_test"].floor)
-    assert records[1].network_scores is not None
-    assert records[1].network_scores.scores["w2_test"].floor > 3 * floor.value  # an ensemble's is far larger
+    many, few = floors(cells_of(records), ROW, ["w2_test"])
+    assert (many.draws, many.methods, many.remark) == (1000, ["mean-field-vi"], "")
+    assert (few.draws, few.methods, few.remark) == (5, ["ensemble"], " (ensemble)")
+    for found, record in ((many, records[0]), (few, records[1])):
+        splits, floor = found.cells
+        assert record.network_scores is not None
+        assert (splits.value, floor.value) == (1, record.network_scores.scores["w2_test"].floor)
+    assert few.cells[1].value > 3 * many.cells[1].value  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -183,7 +185,9 @@ def test_a_report_has_networks_tables_and_commands(folder: Path, tmp_path: Path,
     status, _, err = cli("report", source, "--out", tmp_path / "report")
     assert (status, err) == (0, "")
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "draws of the reference" in page
+    assert ("Over- and underconfidence" in page) == linear
+    assert "5 exact draws" in page
+    assert "Higher variance ranks are better." in page
     assert f"--task {TOY}" in page
     assert f"--dataset {ROW}" not in page
     assert ("--dataset toy" in page) == linear
@@ -191,9 +195,9 @@ def test_a_report_has_networks_tables_and_commands(folder: Path, tmp_path: Path,
 
 def test_a_network_without_scores_has_no_floors_and_a_linear_task_neither(folder: Path) -> None:
     cells = cells_of(Store(folder).records)
-    assert floors(cells, "toy", ["w2_test"]) is None
-    assert floors(cells.assign(functions=math.nan), ROW, ["w2_test"]) is None
-    assert floors(cells[cells["dataset"] == "toy"].drop(columns="functions"), "toy", ["w2_test"]) is None
+    assert not floors(cells, "toy", ["w2_test"])
+    assert not floors(cells.assign(functions=math.nan), ROW, ["w2_test"])
+    assert not floors(cells[cells["dataset"] == "toy"].drop(columns="functions"), "toy", ["w2_test"])
 
 
 def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path: Path, cli: Any) -> None:

@@ -18,7 +18,11 @@ from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.summary import (
     COLUMNS,
+    EXACT_DRAWS,
+    FLOORS,
     STATUSES,
+    UNITS,
+    UNITS_OF_NETWORKS,
     floors,
     format_mean,
     headings,
@@ -32,11 +36,14 @@ from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
+PARTS = ("results", "scores", "curves", "spectrum", "calibration", "failures", "origin")
+OF_LINEAR_TASKS = ("scores", "curves", "spectrum", "calibration")
 #: The report's last column.
 SECONDS = {
     "heading": "train, s",
     "meaning": "training seconds per cell: those of its batch divided by the size of the batch",
 }
+HIGHER = "Higher variance ranks are better."
 CLOSENESS = "kl_moment_matched"  #: equals the KL if q is Gaussian
 LONGEST_REASON = 600  #: maximum number of characters shown; the record has the whole reason
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -45,9 +52,10 @@ FIELDS: dict[str, str] = read_yaml(ASSETS / "provenance.yaml")  # type: ignore[a
 
 
 def sections(study: Study) -> dict[str, Any]:
-    """The content of all sections, by its name in the templates."""
+    """The content of all sections, by its name in the templates; `parts` are the templates of the page's sections."""
     summary = compared(study)
     return {
+        "parts": [name for name in PARTS if study.linear.datasets or name not in OF_LINEAR_TASKS],
         "study": study,
         "counts": counts(study),
         "methods": {e.method: method_summary(e.method, method_files(study).get(e.method)) for e in study.entries},
@@ -105,17 +113,22 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     for first, numbers in written_rows(summary, scores, format_mean):
         family = Written(first["entry"].variant, first["family"], first["words"])
         rows.append((first["method"], family, *numbers, train.get(first["entry"])))
-    if (found := floors(study.cells, dataset, scores)) is not None:
-        rows.append((REFERENCE, f"{found.draws:,} draws of the reference", *found.cells, None))
+    for found in floors(study.cells, dataset, scores):
+        rows.append((REFERENCE, f"{found.draws:,} {EXACT_DRAWS}{found.remark}", *found.cells, None))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
         "dataset": dataset,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
-        "own_prior": own_prior(summary),
+        "remarks": _remarks(summary, dataset in {name for name, _ in study.networks}),
         "table": Table(columns=columns, rows=rows),
         "meanings": {each["heading"]: each["meaning"] for each in (*COLUMNS.values(), SECONDS)},
     }
+
+
+def _remarks(summary: pd.DataFrame, network: bool) -> str:
+    found = [UNITS_OF_NETWORKS, FLOORS, HIGHER] if network else [UNITS, own_prior(summary)]
+    return " ".join(filter(None, found))
 
 
 def failures(study: Study) -> list[dict[str, Any]]:
