@@ -344,10 +344,9 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
         text = "–"
     else:
         text = "=" if number["repeats_kl"] else form(number)
-    text, sign, error = text.partition(" ± ")
-    return Written(
-        number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False)
-    )
+    text, bracket, ends = text.partition(" [")
+    note = f"{bracket}{ends}".strip()
+    return Written(number["median"], text, note, number.get("interval", ""), number.get("best", False))
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:

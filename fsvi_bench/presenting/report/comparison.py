@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
-from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.presenting.summary import format_mean, three_digits
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.ranks import Comparison, critical_difference, holm, wilcoxon_over_datasets
 from fsvi_bench.statistics.resampled_t import (
@@ -49,21 +50,27 @@ def held_out_ratio(dataset: str) -> float:
 
 
 def compared(study: Study) -> pd.DataFrame:
-    """The summary with two more columns: the corrected 95% `interval` as text, and whether the entry is `best`."""
+    """The summary with two more columns: the mean and its corrected 95% `interval` as text, and whether the entry is
+    `best`."""
     lines = study.summary
     places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
     best = places.transform(lambda entries: supported_best(study, *entries.name))
     best = best.where(~lines["score"].str.startswith("variance_ranks"))  # of which higher is better
-    return lines.assign(interval=[_interval(study, line) for line in lines.itertuples()], best=lines["entry"] == best)
+    return lines.assign(interval=[_interval(study, line) for _, line in lines.iterrows()], best=lines["entry"] == best)
 
 
-def _interval(study: Study, line: Any) -> str:
-    """Nadeau and Bengio's interval as text; empty unless every split has a score for each seed."""
-    values = study.splits.loc[(line.dataset, line.entry), line.score].dropna()
-    if not line.splits or len(values) < line.splits:
+def _interval(study: Study, line: pd.Series) -> str:
+    """The mean ± its standard error, and Nadeau and Bengio's interval if every split has a score for each seed.
+
+    Empty for a single split.
+    """
+    if line["splits"] < 2 or math.isnan(line["mean"]):
         return ""
-    _, low, high = corrected_interval(values, held_out_ratio(line.dataset))
-    return "" if low is None else f"{in_words(low)} to {in_words(high)}"
+    mean, values = format_mean(line), study.splits.loc[(line["dataset"], line["entry"]), line["score"]].dropna()
+    if len(values) < line["splits"]:
+        return mean
+    _, low, high = corrected_interval(values, held_out_ratio(line["dataset"]))
+    return mean if low is None or high is None else f"{mean}\n{three_digits(low)} to {three_digits(high)}"
 
 
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:

@@ -52,8 +52,9 @@ def lines_of(study: Study) -> pd.DataFrame:
     scores["kl"] = scores["kl"].where(own, scores["kl_moment_matched"])
     lines = scores["kl"][["method", "family", "cells", "ok"]].assign(kl_own=own.astype(float), one=1.0)
     for score in ("kl", "nlpd"):
-        mean, error = scores[score]["mean"], scores[score]["standard_error"]
-        lines = lines.assign(**{score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error})
+        low, median, high = (scores[score][part] for part in ("lower_quartile", "median", "upper_quartile"))
+        high = high.where(np.isfinite(high), median)  # the number of cells that diverged is beside it
+        lines = lines.assign(**{score: median, f"{score}_low": low, f"{score}_high": high}).replace(np.inf, np.nan)
     inside = coverage(study.finished, "coverage", LINE_OF).add_prefix("inside_")
     lines = lines.join([_spectra(study.finished), inside]).reset_index()
     lines["missing"] = np.where(lines["ok"] > 0, "unknown", "none finished")
@@ -102,7 +103,7 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)
     spec = FigureSpec(**SPECS["curves"], width=min(WIDTH, WIDEST * columns), columns=columns)
-    return spec.of({"curves": curves, "best": best[best["mean"] > NO_LOGARITHM].merge(panels)})
+    return spec.of({"curves": curves, "best": best[best["median"] > NO_LOGARITHM].merge(panels)})
 
 
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:

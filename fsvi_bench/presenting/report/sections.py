@@ -24,7 +24,7 @@ from fsvi_bench.presenting.summary import (
     UNITS,
     UNITS_OF_NETWORKS,
     floors,
-    format_mean,
+    format_spread,
     headings,
     own_prior,
     shown_scores,
@@ -93,24 +93,24 @@ def method_summary(name: str, file: str | None = None) -> str:
 
 
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
-    """By data set and family: the line with the lowest mean KL, and the number of its rivals."""
+    """By data set and family: the line with the lowest median KL, and the number of its rivals."""
     lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
     lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
-    first = lines.sort_values(["mean", "entry"]).drop_duplicates(["dataset", "family"])
-    first = first[first["mean"].map(math.isfinite)]
-    texts = [format_mean(line) for _, line in first.iterrows()]
+    first = lines.sort_values(["median", "entry"]).drop_duplicates(["dataset", "family"])
+    first = first[first["median"].map(math.isfinite)]
+    texts = [format_spread(line) for _, line in first.iterrows()]
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
 
 
 def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    """The means of each entry (the terminal shows medians), and its seconds."""
+    """Medians and quartiles of each entry, and its seconds."""
     summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
     scores = shown_scores(summary)
     cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
     seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().dropna()
     train = {entry: Written(mean, f"{mean:.3g}") for entry, mean in seconds.items()}
     rows = []
-    for first, numbers in written_rows(summary, scores, format_mean):
+    for first, numbers in written_rows(summary, scores, format_spread):
         family = Written(first["entry"].variant, first["family"], first["words"])
         rows.append((first["method"], family, *numbers, train.get(first["entry"])))
     for found in floors(study.cells, dataset, scores):
