@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from fsvi_bench.errors import unknown_name
-from fsvi_bench.papers import linear_vs_network
+from fsvi_bench.papers import linear_vs_network, numerics
 from fsvi_bench.papers.atlas import experiment as atlas
 from fsvi_bench.papers.burt2020 import roots, scores, shrinkage, toy
 from fsvi_bench.papers.burt2020.study.reproduction import Study
@@ -26,6 +26,7 @@ _OF_CELLS: tuple[Reproduction[Any], ...] = (
     Experiment("burt2020-fig4", Request, scores.compare_scores, takes_days=True),
     Study("burt2020-study", Request, takes_days=True),
     Experiment("linear-vs-network", Request, linear_vs_network.compare_tracks),
+    Experiment("numerics", Request, numerics.compare_settings),
 )
 #: Modules with `Settings`, `investigate` and optionally a `page`.
 _MODULES: dict[str, ModuleType] = {
