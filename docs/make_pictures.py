@@ -264,7 +264,7 @@ def published() -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    groups = ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "linear", "tuning", "validation"]
+    groups = ["burt2020", "ksw2015", "gal2016", "hron2018", "atlas", "linear", "numerics", "tuning", "validation"]
     return groups.index(name.partition("-")[0]), name
 
 
