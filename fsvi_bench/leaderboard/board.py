@@ -29,6 +29,7 @@ from fsvi_bench.leaderboard.edition import Edition, Place, read_edition
 from fsvi_bench.leaderboard.entry import (
     ENTRIES,
     ENTRY_FILE,
+    BuiltIn,
     Entry,
     Manifest,
     SourceFile,
@@ -84,6 +85,8 @@ class Board:
 def read_board(root: Path, edition: str | None = None) -> Board:
     """Reads a leaderboard's folder. An invalid entry does not affect the others.
 
+    Editions of networks leave out entries of built-in methods for linear models only.
+
     Args:
         edition: name of the edition; by default the latest one.
 
@@ -97,6 +100,8 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     read = read_edition(root, edition)
     signed, wanted = os.path.lexists(root / ALLOWED_SIGNERS), set(runs(read))
     entries, refused = read_entries(root)
+    if read.is_networks:
+        entries = list(filter(_takes_networks, entries))
     standings = _with_one_reference([_standing(entry, root, read, signed, wanted) for entry in entries])
     # Of two entries that are too similar, the one with a result takes precedence.
     kept: list[Standing] = []
@@ -108,6 +113,14 @@ def read_board(root: Path, edition: str | None = None) -> Board:
             refused.append(Refused(standing.name, str(error)))
     by_name = attrgetter("name")
     return Board(read, sorted(kept, key=by_name), sorted(refused, key=by_name), signed)
+
+
+def _takes_networks(entry: Entry) -> bool:
+    """Whether an edition of networks can have the entry: of a source file, only running it can tell."""
+    from fsvi_bench.methods.registry import network_methods  # takes seconds, which other editions do not need
+
+    method = entry.manifest.method
+    return not isinstance(method, BuiltIn) or method.name in network_methods()
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:

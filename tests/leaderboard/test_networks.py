@@ -36,7 +36,7 @@ from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.network_job import score_network
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.training.trainer import train
-from tests.leaderboard.boards import SECRET, edition, make_board, manifest, read_result
+from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, read_result, write_entry
 from tests.leaderboard.jailing import working_jail
 from tests.leaderboard.sites import Page
 from tests.networks.test_tasks import certificate, functions
@@ -217,6 +217,13 @@ def test_kept_runs_belong_to_a_reference(tmp_path, monkeypatch):
 def test_a_method_for_linear_models_is_refused(tmp_path):
     with pytest.raises(InputError, match="uses exact, a method for linear models only, but the edition has networks"):
         run(built_in("exact", "full"), tmp_path, [FIRST], Jail(None))
+
+
+def test_a_board_of_networks_leaves_out_methods_for_linear_models(tmp_path):
+    root = make_board(tmp_path, {"a": None}, NETWORKS)
+    write_entry(root, entry("linear", method=BuiltIn(name="exact", version="0.2.0"), settings={}))
+    write_entry(root, entry("source", b"class M: ..."))
+    assert [each.name for each in read_board(root).standings] == ["a", "source"]
 
 
 def test_entries_are_ranked_by_energy_distance_and_ties_are_two_errors(tmp_path):
