@@ -247,6 +247,9 @@ def _flat(settings: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def _in_words(value: Any) -> str:
+    """A setting's value; one that is unset is its protocol's."""
+    if value is None or value == []:
+        return "as in the protocol"
     return ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
 
 

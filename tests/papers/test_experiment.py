@@ -254,6 +254,7 @@ def test_nested_settings_and_lists_are_said_in_words():
     said = REPRODUCTIONS["gal2016-uncertainty"].changes("quick").split("; ")
     assert said[0].startswith("sizes 10, 30, 100, 300, 1000 (full scale: 10, 25, 50,")
     assert said[1] == "network.width 128 (full scale: 1024)"
+    assert "splits 0-1 (full scale: as in the protocol)" in REPRODUCTIONS["numerics"].changes("quick")
 
 
 def test_a_scale_that_the_file_does_not_declare_is_refused(made, tmp_path):
