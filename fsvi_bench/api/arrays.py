@@ -155,8 +155,11 @@ def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
     size = scale[:, None] * scale
     asymmetry = (covariance - covariance.mT).abs()
     if bool((asymmetry > ASYMMETRY * size).any()):
-        triangular = not bool(covariance.tril(-1).any()) or not bool(covariance.triu(1).any())
-        fix = "if it is a Cholesky factor L, give L @ L.T" if triangular else "if that is rounding, give (C + C.T) / 2"
+        fix = "if that is rounding, give (C + C.T) / 2"
+        if not covariance.triu(1).any():
+            fix = "if it is a Cholesky factor L, give L @ L.T"
+        elif not covariance.tril(-1).any():
+            fix = "if it is a Cholesky factor U, give U.T @ U"
         raise InputError(
             f"the covariance is not symmetric: entries differ from their mirror images by up to {asymmetry.max():.1e}; "
             f"{fix}"

@@ -24,7 +24,8 @@ from fsvi_bench.tasks.fetch import cache_dir
 
 LEGEND = (
     "log Z: log marginal likelihood in nats, with its standard error. R̂ and effective sample sizes (ESS): the worst of "
-    "f at 60 inputs and of log p. p: of tests that two samplers agree on f (MMD) and on log Z. min: core minutes."
+    "f (for ESS also f²) at 60 inputs and of log p. p: p-values of tests that the two samplers agree, on f (MMD) and "
+    "on log Z. min: minutes of one core."
 )
 
 

@@ -502,7 +502,7 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
         subjects[0].entry.name,
         tuple(findings),
         'docs/how-to/method.md ("Write a method: from an idea to the leaderboard")',
-        "networks" if subjects[0].entry.cls.networks else "",
+        "networks are not checked" if subjects[0].entry.cls.networks else "",
     )
 
 

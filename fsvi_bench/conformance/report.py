@@ -38,7 +38,7 @@ class Report:
     name: str
     findings: tuple[Finding, ...]
     rules: str  #: the page that says what is expected
-    not_checked: str = ""  #: what else it claims
+    unchecked: str = ""  #: a remark on what it supports and no check covers
 
     @property
     def ok(self) -> bool:
@@ -51,9 +51,7 @@ class Report:
         found = [finding.status for finding in self.findings]
         rest = f"{found.count('ok')} ok, {found.count('not applicable')} not applicable"
         if self.ok:
-            return f"{self.name} conforms: {rest}" + (
-                f"; {self.not_checked} are not checked" if self.not_checked else ""
-            )
+            return f"{self.name} conforms: {rest}" + (f"; {self.unchecked}" if self.unchecked else "")
         if skipped := found.count("not run"):
             rest += f", {skipped} not run"
         return f"{self.name} does not conform: {found.count('failed')} failed, {rest}; the rules are in {self.rules}"

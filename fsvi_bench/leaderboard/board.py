@@ -40,6 +40,7 @@ from fsvi_bench.leaderboard.identity import require_own_source, require_own_titl
 from fsvi_bench.leaderboard.ranked_tasks import runs
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, NetworkFacts, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
+from fsvi_bench.networks.task import LOGIT
 from fsvi_bench.strict import checked, toml_text
 
 MOST_ENTRIES = 5000
@@ -85,7 +86,7 @@ class Board:
 def read_board(root: Path, edition: str | None = None) -> Board:
     """Reads a leaderboard's folder. An invalid entry does not affect the others.
 
-    Editions of networks leave out entries of built-in methods for linear models only.
+    Editions of networks leave out entries of built-in methods that cannot run there.
 
     Args:
         edition: name of the edition; by default the latest one.
@@ -101,7 +102,7 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     signed, wanted = os.path.lexists(root / ALLOWED_SIGNERS), set(runs(read))
     entries, refused = read_entries(root)
     if read.is_networks:
-        entries = list(filter(_takes_networks, entries))
+        entries = [entry for entry in entries if _takes_networks(entry, read)]
     standings = _with_one_reference([_standing(entry, root, read, signed, wanted) for entry in entries])
     # Of two entries that are too similar, the one with a result takes precedence.
     kept: list[Standing] = []
@@ -115,12 +116,15 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     return Board(read, sorted(kept, key=by_name), sorted(refused, key=by_name), signed)
 
 
-def _takes_networks(entry: Entry) -> bool:
+def _takes_networks(entry: Entry, edition: Edition) -> bool:
     """Whether an edition of networks can have the entry: of a source file, only running it can tell."""
-    from fsvi_bench.methods.registry import network_methods  # takes seconds, which other editions do not need
+    from fsvi_bench.methods.registry import built_in_names, load_installed  # takes seconds; other editions need neither
 
     method = entry.manifest.method
-    return not isinstance(method, BuiltIn) or method.name in network_methods()
+    if not isinstance(method, BuiltIn) or method.name not in built_in_names():
+        return True
+    cls = load_installed(method.name).cls
+    return bool(cls.networks) and not (cls.needs_hidden_units and any(LOGIT in name for name in edition.datasets))
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:

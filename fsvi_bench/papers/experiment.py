@@ -112,8 +112,10 @@ class Reproduction(ABC, Generic[Settings]):
     def changes(self, scale: Scale) -> str:
         """The settings in which a scale differs from full scale, in words; empty for full scale."""
         full, own = (_flat(self._settings(each).model_dump(mode="json")) for each in ("paper", scale))
+        unset = "as in the protocol" if self.shows_unfinished else "none"
+        usual = {name: unset if value in (None, []) else value for name, value in full.items()}
         return "; ".join(
-            f"{name} {_in_words(value)} (full scale: {_in_words(full.get(name))})"
+            f"{name} {_in_words(value)} (full scale: {_in_words(usual.get(name, unset))})"
             for name, value in own.items()
             if value != full.get(name)
         )
@@ -247,9 +249,6 @@ def _flat(settings: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def _in_words(value: Any) -> str:
-    """A setting's value; one that is unset is its protocol's."""
-    if value is None or value == []:
-        return "as in the protocol"
     return ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
 
 

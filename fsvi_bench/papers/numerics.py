@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
-from fsvi_bench.presenting.summary import frame_of
+from fsvi_bench.presenting.summary import FACTS, frame_of
+from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.running.options import Request
 
 SCORES = {"kl": "kl", "joint_predictive_kl_test.10": "joint"}
@@ -25,8 +26,9 @@ SPACE = 0.11  #: between the marks of a data set
 
 
 def compare_settings(request: Request, context: ExperimentContext) -> Frames:
-    """The effect of each setting: on scores, and on the order of methods."""
-    return compared(frame_of(context.cells.records))
+    """The effect of each setting: on scores, and on the order of methods. Cells without a record count as failed."""
+    planned: list[Any] = [*context.cells.records, *context.cells.missing]
+    return compared(frame_of(planned).reindex(columns=[*FACTS, *(f"settings.{name}" for name in SETTINGS), *SCORES]))
 
 
 def compared(cells: pd.DataFrame) -> Frames:
@@ -57,7 +59,9 @@ def _ratios(values: pd.DataFrame) -> pd.DataFrame:
 def _lines(ratios: pd.DataFrame) -> pd.DataFrame:
     """The figure's marks: median and quartiles over splits."""
     by: Any = ratios.groupby(["dataset", *OF_ALL], sort=False)["ratio"]
-    found = by.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["low", "ratio", "high"], axis=1).reset_index()
+    spreads = [(*line, *spread_of(of.to_numpy())) for line, of in by]
+    found = pd.DataFrame(spreads, columns=["dataset", *OF_ALL, *Spread._fields])
+    found = found.rename(columns={"lower_quartile": "low", "median": "ratio", "upper_quartile": "high"})
     slot = 2 * pd.Series(pd.factorize(found["setting"])[0]) + found["family"].ne("full")
     return found.assign(
         place=pd.factorize(found["dataset"], sort=True)[0],
@@ -68,12 +72,16 @@ def _lines(ratios: pd.DataFrame) -> pd.DataFrame:
 
 
 def _orders(values: pd.DataFrame) -> pd.DataFrame:
-    """By data set, family, setting and score: the number of pairs of methods whose clear order the setting reverses."""
+    """By data set, family, setting and score: the number of pairs of methods whose clear order the setting reverses.
+
+    It is NaN if all cells of a method failed.
+    """
     by: Any = values.groupby(["setting", "dataset", "family", "score", "method"])["value"]
     medians = by.median().unstack("method")
     usual = medians.loc[""].reindex(medians.index.droplevel("setting")).set_axis(medians.index)
     swaps = [_ahead(medians, *pair) * _ahead(usual, *pair) < 0 for pair in combinations(medians, 2)]
-    found = pd.concat(swaps, axis=1).sum(axis=1).reset_index(name="swaps")
+    known = medians.notna().all(axis=1) & usual.notna().all(axis=1)
+    found = pd.concat(swaps, axis=1).sum(axis=1).where(known).reset_index(name="swaps")
     return found[found["setting"] != ""]
 
 
@@ -85,12 +93,15 @@ def _ahead(medians: pd.DataFrame, one: str, other: str) -> pd.Series:
 def _changes(ratios: pd.DataFrame) -> pd.DataFrame:
     """Geometric means over splits: their median over data sets, the one farthest from 1, and where that is.
 
-    There is one row per method, family and setting, and a column for each score, such as `kl_farthest`.
+    A data set on which a cell failed counts as the farthest, with NaN. There is one row per method, family and setting,
+    and a column for each score, such as `kl_farthest`.
     """
-    logs = ratios.assign(median=np.log(ratios["ratio"]))
-    means = logs.groupby(["dataset", *OF_ALL], sort=False)["median"].mean().reset_index()
-    farthest = means.loc[means["median"].abs().groupby([means[name] for name in OF_ALL], sort=False).idxmax()]
-    farthest = farthest.set_index(OF_ALL).rename(columns={"median": "farthest"})
-    of_lines: Any = means.groupby(OF_ALL, sort=False)[["median"]].median().apply(np.exp).join(farthest)
+    logs = ratios.assign(log=np.log(ratios["ratio"]))
+    means = logs.groupby(["dataset", *OF_ALL], sort=False)["log"].mean(skipna=False).reset_index()
+    distance = means["log"].abs().fillna(np.inf)
+    farthest = means.loc[distance.groupby([means[name] for name in OF_ALL], sort=False).idxmax()]
+    farthest = farthest.set_index(OF_ALL).rename(columns={"log": "farthest"})
+    medians = means.rename(columns={"log": "median"}).groupby(OF_ALL, sort=False)[["median"]].median().apply(np.exp)
+    of_lines: Any = medians.join(farthest)
     found = of_lines.assign(farthest=np.exp(of_lines["farthest"])).unstack("score")
     return found.set_axis([f"{score}_{name}" for name, score in found], axis=1).reset_index()  # type: ignore[no-any-return]

@@ -49,7 +49,9 @@ UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's origin
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
-FLOORS = "Exact draws: the scores of as many draws from the posterior itself."
+FLOORS = (
+    "Exact draws: what draws from the posterior itself score; compare a method with the row of its number of functions."
+)
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
@@ -273,8 +275,7 @@ class Floors(NamedTuple):
     """What a number of exact draws score."""
 
     draws: int
-    methods: list[str]  #: which have as many functions
-    remark: str  #: these methods in brackets; empty at the largest number, which most methods have
+    remark: str  #: the methods that have as many functions, in brackets; empty for the number that most have
     cells: list[Written]  #: of their row: the number of splits, and medians over these
 
 
@@ -285,14 +286,14 @@ def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> list[Flo
     """
     own = cells[cells["dataset"] == dataset].reindex(columns=[*cells.columns.union(["functions"])])
     own = own[own["functions"].notna()]
+    usual = own.drop_duplicates(["method", "family", "settings"])["functions"].mode().max()
     names, found = [f"{score}.floor" for score in scores], list[Floors]()
     for functions in sorted(own["functions"].unique(), reverse=True):
         of_as_many = own[own["functions"] == functions]
-        methods = sorted(of_as_many["method"].unique())
+        methods = "" if functions == usual else f" ({', '.join(sorted(of_as_many['method'].unique()))})"
         splits = of_as_many.drop_duplicates("split").reindex(columns=names)
         shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in splits.median()]
-        remark = f" ({', '.join(methods)})" if found else ""
-        found.append(Floors(int(functions), methods, remark, [Written(len(splits), str(len(splits))), *shown]))
+        found.append(Floors(int(functions), methods, [Written(len(splits), str(len(splits))), *shown]))
     return found
 
 

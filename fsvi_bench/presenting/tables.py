@@ -27,7 +27,7 @@ class Written:
 
     value: str | float | None  #: for sorting, and for CSV
     text: str
-    note: str = ""  #: follows the text, such as a standard error; de-emphasised if possible
+    note: str = ""  #: follows the text, such as quartiles; de-emphasised if possible
     interval: str = ""  #: shown on pages on request
     best: bool = False
 

@@ -182,7 +182,7 @@ def _taken(method: MethodEntry, networks: Mapping[str, NetworkTask], required: b
             if takes
             else f"supports linear models only, but {other} is a network"
         )
-        own = "" if takes or method.name in built_in_names() else 'set `networks = "weights"` in your class, '
+        own = "" if takes or method.name in built_in_names() else "extend your method (docs/how-to/method.md), "
         raise InputError(
             f"{method.name} {why}; run them separately, {own}or choose from "
             f"{', '.join(each for each in network_methods() if each != method.name)}"

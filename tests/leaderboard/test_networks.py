@@ -12,7 +12,7 @@ import fsvi_bench
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_board
-from fsvi_bench.leaderboard.edition import Place, Secret
+from fsvi_bench.leaderboard.edition import Place, Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import Message, RunFailed
@@ -223,7 +223,11 @@ def test_a_board_of_networks_leaves_out_methods_for_linear_models(tmp_path):
     root = make_board(tmp_path, {"a": None}, NETWORKS)
     write_entry(root, entry("linear", method=BuiltIn(name="exact", version="0.2.0"), settings={}))
     write_entry(root, entry("source", b"class M: ..."))
-    assert [each.name for each in read_board(root).standings] == ["a", "source"]
+    write_entry(root, entry("masks", method=BuiltIn(name="bernoulli-dropout", version="0.2.0"), settings={}))
+    write_entry(root, entry("newer", method=BuiltIn(name="not-known-here", version="9.0.0"), settings={}))
+    assert [each.name for each in read_board(root).standings] == ["a", "masks", "newer", "source"]
+    write_edition(root, edition([TOY, "yacht-logit-100"], protocol="network-tasks/1"))
+    assert [each.name for each in read_board(root).standings] == ["a", "newer", "source"]  # no hidden units to drop
 
 
 def test_entries_are_ranked_by_energy_distance_and_ties_are_two_errors(tmp_path):

@@ -48,7 +48,7 @@ def test_tasks_are_listed(datasets: Path, cli) -> None:
 def test_a_task_is_its_data_sets(datasets: Path, cli) -> None:
     status, out, _ = cli("networks", "verify")
     assert status == 0
-    assert "toy:0:collapsed-2:simulated: the task is its data set's" in out
+    assert "toy:0:collapsed-2:simulated: made from its data set" in out
 
 
 @pytest.mark.parametrize("name", ["inputs_box", "simulated_targets", "input_mean"])
@@ -66,7 +66,7 @@ def test_a_damaged_task_does_not_stop_the_others(datasets: Path, cli) -> None:
     status, out, err = cli("networks", "verify", datasets.with_name("missing.safetensors"), datasets)
     assert status == 2
     assert "missing.safetensors" in err
-    assert "the task is its data set's" in out
+    assert "made from its data set" in out
     status, out, err = cli("networks", "verify", "nope")
     assert (status, out) == (2, "")
     assert "nope is not a network task" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -90,6 +91,26 @@ def test_a_divergence_is_infinite_and_two_of_them_are_equal() -> None:
     assert math.isinf(ratios["jitter 1e-4"])
     frame["status"] = "diverged"
     assert (compared(frame)["ratios"]["ratio"] == 1).all()
+
+
+def test_a_failed_cell_is_never_evidence_for_a_claim() -> None:
+    frame = cells()
+    failed = frame["method"].eq("ssge") & frame["settings.kl_jitter"].eq(1e-4) & frame["dataset"].eq("yacht")
+    frame.loc[failed & frame["split"].eq(0), ["kl", "joint_predictive_kl_test.10"]] = math.nan
+    row = compared(frame)["changes"].set_index(["method", "setting"]).loc["ssge", "jitter 1e-4"]
+    assert row["kl_dataset"] == "yacht"
+    assert math.isnan(row["kl_farthest"])
+    assert row["kl_median"] == 1
+    assert sum(verdicts(frame).values()) == 7  # not the two on ratios with this jitter
+    frame.loc[failed, ["kl", "joint_predictive_kl_test.10"]] = math.nan
+    assert sum(verdicts(frame).values()) == 6  # nor that on its order
+
+
+def test_marks_of_infinite_ratios_are_infinite() -> None:
+    lines = compared(cells(factors={("ssge", "jitter 1e-4"): math.inf}))["lines"]
+    changed = lines["method"].eq("ssge") & lines["setting"].eq("jitter 1e-4")
+    assert np.isinf(lines.loc[changed, ["low", "ratio", "high"]]).all(axis=None)
+    assert np.isfinite(lines.loc[~changed, ["low", "ratio", "high"]]).all(axis=None)
 
 
 def test_claims_fail_where_scores_change() -> None:

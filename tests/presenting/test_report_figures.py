@@ -51,6 +51,18 @@ def test_kls_are_medians_and_open_where_they_are_those_of_the_moments():
     assert axes.get_xscale() == "log"
 
 
+@pytest.mark.parametrize(("lost", "bar"), [(1, (1.0, 3.0)), (2, (1.0, 2.0)), (3, None)])
+def test_an_infinite_median_is_an_arrow_and_an_infinite_quartile_is_left_out(lost, bar):
+    """Of five splits, some diverged."""
+    records = [record("rand-a", split, kl) for split, kl in enumerate([0.5, 1.0, 2.0, 3.0][: 5 - lost])]
+    records += [record("rand-a", 9 - n, None, status="diverged", reason="NaN") for n in range(lost)]
+    records += [record("ssge", split, kl) for split, kl in enumerate([4.0, 5.0, 6.0])]
+    (axes,) = strips("kl", study_of(records)).axes
+    assert bars(axes) == [*([bar] if bar else []), (4.5, 5.5)]
+    assert ("▸" in "".join(words(axes))) == (bar is None)
+    assert not {"unknown"} & words(axes)
+
+
 def test_spectra_are_medians_over_cells():
     doubled = [2 * value for value in SPECTRUM]
     wide = Overconfidence(smallest=doubled[0], median=doubled[10], largest=doubled[-1], quantiles=tuple(doubled))

@@ -168,8 +168,7 @@ def test_tables_show_networks_apart_with_what_exact_draws_score(folder: Path) ->
 def test_floors_are_those_of_as_many_draws(folder: Path) -> None:
     records = [record for record in Store(folder).records if record.dataset == ROW]
     many, few = floors(cells_of(records), ROW, ["w2_test"])
-    assert (many.draws, many.methods, many.remark) == (1000, ["mean-field-vi"], "")
-    assert (few.draws, few.methods, few.remark) == (5, ["ensemble"], " (ensemble)")
+    assert [(each.draws, each.remark) for each in (many, few)] == [(1000, ""), (5, " (ensemble)")]
     for found, record in ((many, records[0]), (few, records[1])):
         splits, floor = found.cells
         assert record.network_scores is not None

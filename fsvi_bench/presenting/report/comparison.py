@@ -15,7 +15,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
-from fsvi_bench.presenting.summary import format_mean, three_digits
+from fsvi_bench.presenting.summary import ROUNDING, format_mean
+from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.ranks import Comparison, critical_difference, holm, wilcoxon_over_datasets
 from fsvi_bench.statistics.resampled_t import (
@@ -60,9 +61,9 @@ def compared(study: Study) -> pd.DataFrame:
 
 
 def _interval(study: Study, line: pd.Series) -> str:
-    """The mean ± its standard error, and Nadeau and Bengio's interval if every split has a score for each seed.
+    """The mean ± its standard error over the splits that finished, and Nadeau and Bengio's interval.
 
-    Empty for a single split.
+    There is no interval if a seed of such a split is missing, and no text for a single split.
     """
     if line["splits"] < 2 or math.isnan(line["mean"]):
         return ""
@@ -70,7 +71,11 @@ def _interval(study: Study, line: pd.Series) -> str:
     if len(values) < line["splits"]:
         return mean
     _, low, high = corrected_interval(values, held_out_ratio(line["dataset"]))
-    return mean if low is None or high is None else f"{mean}\n{three_digits(low)} to {three_digits(high)}"
+    return mean if low is None or high is None else f"{mean}\n{_end(low)} to {_end(high)}"
+
+
+def _end(value: float) -> str:
+    return "0" if abs(value) < ROUNDING else in_words(value)
 
 
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:

@@ -53,8 +53,8 @@ def lines_of(study: Study) -> pd.DataFrame:
     lines = scores["kl"][["method", "family", "cells", "ok"]].assign(kl_own=own.astype(float), one=1.0)
     for score in ("kl", "nlpd"):
         low, median, high = (scores[score][part] for part in ("lower_quartile", "median", "upper_quartile"))
-        high = high.where(np.isfinite(high), median)  # the number of cells that diverged is beside it
-        lines = lines.assign(**{score: median, f"{score}_low": low, f"{score}_high": high}).replace(np.inf, np.nan)
+        high = high.where(np.isfinite(high), median)
+        lines = lines.assign(**{score: median, f"{score}_low": low, f"{score}_high": high})
     inside = coverage(study.finished, "coverage", LINE_OF).add_prefix("inside_")
     lines = lines.join([_spectra(study.finished), inside]).reset_index()
     lines["missing"] = np.where(lines["ok"] > 0, "unknown", "none finished")

@@ -18,6 +18,7 @@ from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.summary import (
     COLUMNS,
+    DIVERGED,
     EXACT_DRAWS,
     FLOORS,
     STATUSES,
@@ -61,6 +62,8 @@ def sections(study: Study) -> dict[str, Any]:
         "methods": {e.method: method_summary(e.method, method_files(study).get(e.method)) for e in study.entries},
         "families": [family for family in FAMILIES if (summary["family"] == family).any()],
         "closest": closest(summary),
+        "several": bool((summary["splits"] > 1).any() or _lost(summary)),
+        "bold": bool(summary["best"].any()),
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
         "rankings": rankings(study.linear),
         "ranked": RANKED,
@@ -128,7 +131,12 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
 
 def _remarks(summary: pd.DataFrame, network: bool) -> str:
     found = [UNITS_OF_NETWORKS, FLOORS, HIGHER] if network else [UNITS, own_prior(summary)]
-    return " ".join(filter(None, found))
+    return " ".join(filter(None, [*found, DIVERGED if _lost(summary) else ""]))
+
+
+def _lost(summary: pd.DataFrame) -> bool:
+    """Whether some cells of a row diverged and others did not."""
+    return bool((summary["diverged"] * summary["ok"]).any())
 
 
 def failures(study: Study) -> list[dict[str, Any]]:
