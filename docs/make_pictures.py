@@ -214,8 +214,9 @@ def report() -> None:
 
 
 def leaderboard() -> None:
-    bench("leaderboard", "build", "--root", str(ROOT / "leaderboard"), "--out", "leaderboard")
-    photograph(WORK / "leaderboard/index.html", DOCS / "pictures" / "leaderboard.png", 1500, 1200)
+    for edition, name in (("v2", "leaderboard"), ("networks-v1", "leaderboard-networks")):
+        bench("leaderboard", "build", "--root", str(ROOT / "leaderboard"), "--edition", edition, "--out", name)
+        photograph(WORK / name / "index.html", DOCS / "pictures" / f"{name}.png", 1500, 1200)
 
 
 def photograph(page: Path, picture: Path, width: int, height: int, anchor: str = "") -> None:
