@@ -48,12 +48,7 @@ def fit(
         InputError: an argument is not valid; one sentence says how to fix it.
         Diverged: training diverged, which is a result of the method with these settings.
     """
-    if isinstance(task, CertifiedNetwork | NetworkTask):
-        name = (task.task if isinstance(task, CertifiedNetwork) else task).name
-        raise InputError(
-            f"the task is the network {name}, expected a linear Task; train on it with `fsvi-bench run --task {name}`, "
-            "or through NetworkData (docs/concepts/networks.md)"
-        )
+    _refuse_networks(task)
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
     chosen = entry.options(_countable({**options, **given}, entry.name))
@@ -72,6 +67,16 @@ def fit(
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
         raise Diverged(f"method {entry.name} {family} on {_name(problem)} diverged: {reason}")
     return q
+
+
+def _refuse_networks(task: object) -> None:
+    """Raises InputError if it is a network."""
+    found = task.task if isinstance(task, CertifiedNetwork) else task
+    if isinstance(found, NetworkTask):
+        raise InputError(
+            f"the task is the network {found.name}, expected a linear Task; train on it with `fsvi-bench run --task "
+            f"{found.name}`, or through NetworkData (docs/concepts/networks.md)"
+        )
 
 
 def _countable(options: dict[str, Any], method: str) -> dict[str, Any]:

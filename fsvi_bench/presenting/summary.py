@@ -50,7 +50,8 @@ UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's ori
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "One split each."
 FLOORS = (
-    "Exact draws: what draws from the posterior itself score; compare a method with the row of its number of functions."
+    "Exact draws: what draws from the posterior itself score (NLPD: all of the reference); compare a method with the "
+    "row of its number of functions."
 )
 DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report DIR --json."
@@ -260,8 +261,7 @@ def _shown(kls: Iterable[float | None]) -> list[str]:
 def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str], cells: pd.DataFrame) -> Terminal:
     rows: list[Sequence[Cell]] = []
     for first, written in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles)):
-        new = not rows or rows[-1][0] != first["dataset"]
-        if new:
+        if not rows or rows[-1][0] != first["dataset"]:
             found = floors(cells, first["dataset"], scores)
             rows += [(first["dataset"], f"{each.draws:,} {EXACT_DRAWS}{each.remark}", *each.cells) for each in found]
         rows.append((first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *written))
@@ -290,10 +290,10 @@ def floors(cells: pd.DataFrame, dataset: str, scores: Sequence[str]) -> list[Flo
     names, found = [f"{score}.floor" for score in scores], list[Floors]()
     for functions in sorted(own["functions"].unique(), reverse=True):
         of_as_many = own[own["functions"] == functions]
-        methods = "" if functions == usual else f" ({', '.join(sorted(of_as_many['method'].unique()))})"
+        remark = "" if functions == usual else f" ({', '.join(sorted(of_as_many['method'].unique()))})"
         splits = of_as_many.drop_duplicates("split").reindex(columns=names)
         shown = [Written(value, "–" if math.isnan(value) else three_digits(value)) for value in splits.median()]
-        found.append(Floors(int(functions), methods, [Written(len(splits), str(len(splits))), *shown]))
+        found.append(Floors(int(functions), remark, [Written(len(splits), str(len(splits))), *shown]))
     return found
 
 

@@ -37,7 +37,11 @@ from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
-PARTS = ("results", "scores", "curves", "spectrum", "calibration", "failures", "origin")
+#: The page's sections after its head: template -> title in the navigation.
+PARTS = {
+    "results": "Results", "scores": "KL and NLPD", "curves": "During training", "spectrum": "Spectrum",
+    "calibration": "Calibration", "failures": "Failed and diverged", "origin": "Provenance",
+}  # fmt: skip
 OF_LINEAR_TASKS = ("scores", "curves", "spectrum", "calibration")
 #: The report's last column.
 SECONDS = {
@@ -53,10 +57,10 @@ FIELDS: dict[str, str] = read_yaml(ASSETS / "provenance.yaml")  # type: ignore[a
 
 
 def sections(study: Study) -> dict[str, Any]:
-    """The content of all sections, by its name in the templates; `parts` are the templates of the page's sections."""
+    """The content of all sections, by its name in the templates; `parts` are those of `PARTS` that the page has."""
     summary = compared(study)
     return {
-        "parts": [name for name in PARTS if study.linear.datasets or name not in OF_LINEAR_TASKS],
+        "parts": {part: of for part, of in PARTS.items() if study.linear.datasets or part not in OF_LINEAR_TASKS},
         "study": study,
         "counts": counts(study),
         "methods": {e.method: method_summary(e.method, method_files(study).get(e.method)) for e in study.entries},
