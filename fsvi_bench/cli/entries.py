@@ -65,7 +65,7 @@ def submit(options: Submit) -> int:
     folder = root / "entries" / entry.name
     print(folder)
     edition = verification.edition
-    more = f" --edition {edition.name} --networks DIR" * edition.is_networks
+    more = f" --edition {edition.name}" * edition.is_networks + " --networks DIR" * edition.has_private_networks
     more += " --secret FILE" * (edition.status == "open")
     stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{more}")
     return 0

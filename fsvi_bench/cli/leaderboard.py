@@ -58,7 +58,8 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
     board, files = build_site(root, out, options.edition)
     for each in board.standings:
         if each.stale is not None:
-            more = f" --edition {board.edition.name} --networks DIR" * board.edition.is_networks
+            more = f" --edition {board.edition.name}" * board.edition.is_networks
+            more += " --networks DIR" * board.edition.has_private_networks
             renewed = f"fsvi-bench verify {root / 'entries' / each.name}{more}"
             stderr.print(f"{each.name} has no valid result: {each.stale}; run: {renewed}")
     for refused in board.refused:
@@ -94,7 +95,7 @@ def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
 def _with_result(board: Board, name: str) -> Standing:
     by_name = {each.name: each for each in board.standings}
     if name not in by_name:
-        raise unknown_name("entry", name, by_name)
+        raise unknown_name(f"entry of edition {board.edition.name}", name, by_name)
     if by_name[name].result is None:
         raise InputError(f"{name} has no valid scores: {by_name[name].stale}; run `fsvi-bench verify` first")
     return by_name[name]

@@ -75,6 +75,11 @@ class Edition(Strict):
         return self.protocol == PROTOCOLS[1]
 
     @property
+    def has_private_networks(self) -> bool:
+        """Whether its references are still in a folder of the verifier's own."""
+        return self.is_networks and self.status == "open"
+
+    @property
     def ranked_datasets(self) -> list[str]:
         """All data sets but those for tuning, unless there are no others."""
         return [name for name in self.datasets if not self.is_for_tuning(name)] or list(self.datasets)

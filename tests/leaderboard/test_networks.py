@@ -247,13 +247,16 @@ def test_entries_are_ranked_by_energy_distance_and_ties_are_two_errors(tmp_path)
 
 def test_the_site_of_networks_shows_what_they_have(tmp_path):
     root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": lambda place, seed: 2.0, "new": None}, NETWORKS)
-    files = dict(site_files(Site(read_board(root))))
+    board = read_board(root)
+    files = dict(site_files(Site(board)))
     index, data = Page(files["index.html"]), Page(files[f"datasets/{TOY}.html"])
     assert "Its posterior has no closed form" in index.words
     assert "energy, box" in index.words
-    for absent in ("NLPD gap", "joint KL", "variance ratio", "Bayesian linear model"):
+    for absent in ("NLPD gap", "joint KL", "variance ratio", "Bayesian linear model", "converge"):
         assert absent not in index.words + data.words, absent
     assert "log Z, nats" in data.words
     method = files["methods/a.html"].decode()
     assert "--task toy:0:collapsed-2:simulated" in method
-    assert "--networks DIR" in method
+    assert "--networks DIR" not in method
+    still_open = replace(board, edition=board.edition.model_copy(update={"status": "open", "secret": None}))
+    assert "--networks DIR" in dict(site_files(Site(still_open)))["methods/a.html"].decode()
