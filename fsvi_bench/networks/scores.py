@@ -1,8 +1,9 @@
 """Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
 
-Every score has a standard error, which includes the reference's, and a floor: the score of one half of the reference
-against the other, thinned to about as many draws as q has functions. Exact draws score at the floor, within the errors,
-as long as there are no more of them than in half the reference.
+Every score has a standard error, which includes the reference's, and a floor, which is what exact draws score: one half
+of the reference against the other. Distances between finite sets grow as the sets get smaller, so the first half is
+divided into sets of about as many draws as q has functions. Exact draws score at the floor, within the errors, as long
+as there are no more of them than in half the reference.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from fsvi_bench.networks.comparison import (
     wasserstein_distances,
 )
 from fsvi_bench.networks.reference import Functions
-from fsvi_bench.networks.task import PLACES, NetworkTask
+from fsvi_bench.networks.task import PLACES, NetworkTask, Place
 
+FLOOR_SETS = 16  #: at most, of exact draws
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
 
 
@@ -91,23 +93,58 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
 
 @lru_cache(8)  # a run scores many approximations of one posterior
 def _floor(reference: Functions, task: NetworkTask, functions: int) -> dict[str, Estimate]:
-    """Scores of one half of the reference against the other."""
+    """Scores of one half of the reference against the other, as means over sets of as many draws as q has functions.
+
+    Joint distances are unbiased for sets of any size, so that they need no sets.
+    """
     half = len(reference) // 2
-    # As many exact draws as q has functions: distances between finite sets grow as the sets get smaller.
-    exact = reference[: half : max(1, half // functions)]
-    return dict(_compare(exact, reference[half:], task))
+    exact, other = reference[:half], reference[half:]
+    apart = max(1, half // functions)
+    sets = [exact[first::apart] for first in range(0, apart, -(-apart // FLOOR_SETS))]
+    found: dict[str, Estimate] = {}
+    for place in PLACES:
+        estimates = [_by_input(*_groups(each, other, place), task) for each in sets]
+        for name in estimates[0]:
+            found[f"{name}_{place}"] = _mean([each[name] for each in estimates], len(sets[0]) / len(other))
+        found |= {f"{name}_{place}": each for name, each in _joint(*_groups(exact, other, place)).items()}
+    return found
+
+
+def _mean(estimates: list[Estimate], ratio: float) -> Estimate:
+    """The mean of scores of disjoint sets of draws against the same other draws.
+
+    To first order, a set's part of an error's variance is to the other draws' as their number is to the set's, whose
+    ratio is given. Only the sets' parts average out.
+    """
+    value, variance = torch.tensor([(each.value, each.error**2) for each in estimates], dtype=torch.float64).mean(0)
+    return Estimate(float(value), float((variance * (1 / len(estimates) + ratio) / (1 + ratio)).sqrt()))
 
 
 def _compare(q: Functions, reference: Functions, task: NetworkTask) -> Iterator[tuple[str, Estimate]]:
     for place in PLACES:
-        groups = Groups.split(q.at(place)), Groups.split(reference.at(place))
-        kl, variation = predictive_distances(*groups, task.noise_variance)
-        w1, w2 = wasserstein_distances(*groups)
-        found = {"predictive_kl": kl, "total_variation": variation, "w1": w1, "w2": w2}
-        for n in JOINT_INPUTS:
-            found[f"energy_distance_{n}"], found[f"mmd2_{n}"] = joint_distances(*groups, n)
-        found["variance_ranks"] = rank_agreement(*groups)
+        groups = _groups(q, reference, place)
+        found = _by_input(*groups, task) | _joint(*groups)
         yield from ((f"{name}_{place}", estimate) for name, estimate in found.items())
+
+
+def _groups(q: Functions, reference: Functions, place: Place) -> tuple[Groups, Groups]:
+    return Groups.split(q.at(place)), Groups.split(reference.at(place))
+
+
+def _by_input(q: Groups, reference: Groups, task: NetworkTask) -> dict[str, Estimate]:
+    """Scores of the distributions at single inputs."""
+    kl, variation = predictive_distances(q, reference, task.noise_variance)
+    w1, w2 = wasserstein_distances(q, reference)
+    ranks = rank_agreement(q, reference)
+    return {"predictive_kl": kl, "total_variation": variation, "w1": w1, "w2": w2, "variance_ranks": ranks}
+
+
+def _joint(q: Groups, reference: Groups) -> dict[str, Estimate]:
+    """Scores of the joint distributions at several inputs."""
+    found: dict[str, Estimate] = {}
+    for n in JOINT_INPUTS:
+        found[f"energy_distance_{n}"], found[f"mmd2_{n}"] = joint_distances(q, reference, n)
+    return found
 
 
 def _nlpd(q: Functions, task: NetworkTask) -> Estimate:
