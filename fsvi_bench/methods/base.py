@@ -354,7 +354,7 @@ class Method(pl.LightningModule, ABC):
         if not self.trains:
             name = type(self).__name__
             raise InputError(
-                f"{name} has a closed-form posterior and nothing to train; call posterior() without a Trainer"
+                f"{name} has no steps to train; call posterior(), or functions() on a network, without a Trainer"
             )
         optimizer = torch.optim.Adam(self.q.parameters(), lr=self.options.lr, fused=True)
         if self.options.lr_schedule == "constant":

@@ -60,8 +60,12 @@ class NetworkData(Stacked):
         """Stacks problems (X, y, σ²) of equal shape; without σ² for targets of 0 and 1.
 
         Raises:
-            InputError: there are none, or the shapes of X differ.
+            InputError: there are none, one has other parts, or the shapes of X differ.
         """
+        if wrong := [len(problem) for problem in problems if len(problem) != 3]:
+            raise InputError(
+                f"a problem is (X, y, noise variance), got {wrong[0]} parts; add the task's noise_variance"
+            )
         shapes = sorted({tuple(X.shape) for X, _, _ in problems})
         if len(shapes) != 1:
             got = " and ".join(f"N={N}, D={D}" for N, D in shapes) or "none"

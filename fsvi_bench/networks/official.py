@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from fsvi_bench.errors import InputError, plain, quoted
+from fsvi_bench.errors import InputError, did_you_mean, plain, quoted
 from fsvi_bench.files import is_file
 from fsvi_bench.networks.plan import planned_tasks
 from fsvi_bench.networks.reference import Certificate, Functions, certificate_path, read_reference, reference_path
@@ -61,6 +62,16 @@ def official_networks() -> dict[str, Path]:
     return {_name_of(path): path.with_name(path.name.replace(".certificate.json", ".safetensors")) for path in files}
 
 
+def official_network(sha256: str) -> str | None:
+    """The name of the official task with this SHA-256, if there is one."""
+    return _names_by_sha256().get(sha256)
+
+
+@cache
+def _names_by_sha256() -> dict[str, str]:
+    return {read_network_task(path).sha256: name for name, path in official_networks().items()}
+
+
 def _name_of(certificate: Path) -> str:
     split, targets = certificate.name.removesuffix(".certificate.json").split("-")
     return task_name(certificate.parents[3].name, int(split), certificate.parent.name, targets)  # type: ignore[arg-type]
@@ -83,7 +94,10 @@ def find_network(name: str | Path) -> Path | None:
         return None
     known = official_networks()
     if str(name) not in known:
-        raise InputError(f"there is no network task {quoted(str(name))}; expected one of: {', '.join(known) or 'none'}")
+        raise InputError(
+            f"there is no network task {quoted(str(name))}; {did_you_mean(str(name), known)}"
+            "`fsvi-bench networks list` shows their names"
+        )
     return known[str(name)]
 
 
@@ -147,7 +161,8 @@ def load_network(name: str | Path) -> CertifiedNetwork:
     for part in (reference_path(path), certificate_path(path)):
         if not is_file(part):
             raise InputError(
-                f"the network task {path} needs {part.name} next to it; build it with `fsvi-bench networks build`"
+                f"the network task {path} needs {part.name} next to it; copy it from where the task is from, or build "
+                f"the task again with `fsvi-bench networks build {task.name} --out DIR`"
             )
     reference, certificate = read_reference(path, task)
     certificate.require_limits()

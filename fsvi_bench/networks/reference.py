@@ -142,7 +142,10 @@ class Certificate(Strict):
         needed = {"C0": self.quadrature, "C1": self.bidirectional, "C2": self.agreement}[self.level]
         if needed is None:
             return [*found, ("the evidence of its level", math.nan, "at least", 1.0)]
-        if (grid := self.quadrature) is not None:
+        if (grid := self.quadrature) is None:
+            off = abs(self.log_z.value - self.agreement.log_z_smc.value)
+            found.append(("the difference of log Z from that of the particles", off, "at most", 0.0))
+        else:
             found += [
                 ("the last change of the integrals", grid.change, "at most", 1e-6),
                 ("the largest error of E f, in standard errors,", grid.mean_z, "at most", 4.0),
@@ -256,13 +259,13 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
             f"{where} is of {quoted(certificate.task)} at level {certificate.level}, expected {task.name} at "
             f"{task.level}; build the task again"
         )
-    for of, got, expected in (
-        (where, certificate.task_sha256, task.sha256),
-        (file.path, file.metadata["task_sha256"], task.sha256),
-        (where, certificate.reference_sha256, identity({}, file.tensors)),
+    for of, what, got, expected in (
+        (where, "task", certificate.task_sha256, task.sha256),
+        (file.path, "task", file.metadata["task_sha256"], task.sha256),
+        (where, "the reference", certificate.reference_sha256, identity({}, file.tensors)),
     ):
         if got != expected:
-            raise InputError(f"{of} belongs to {got[:12]}..., expected {expected[:12]}...; build the task again")
+            raise InputError(f"{of} belongs to {what} {got[:12]}..., expected {expected[:12]}...; build the task again")
     return functions, certificate
 
 
@@ -302,7 +305,7 @@ def _enough(file: TensorFile) -> Functions:
     functions = _functions(file, torch.float64)
     if len(functions) < FEWEST:
         counted = "1 function" if len(functions) == 1 else f"{len(functions)} functions"
-        raise file.error(f"it has {counted}, expected {FEWEST} or more; draw more")
+        raise file.error(f"{counted}, expected {FEWEST} or more; draw more")
     return functions
 
 

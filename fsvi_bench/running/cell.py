@@ -71,7 +71,10 @@ class Cell(_Plain, _Named):
 
 
 class Seconds(_Plain):
-    """Wall-clock seconds of one cell. `train` is the time of the batch divided by its size, without imports."""
+    """Wall-clock seconds of one cell. `train` is the time of the batch divided by its size, without imports.
+
+    On networks it includes the search for a mode, if the method needs one.
+    """
 
     train: float
     batch_train: float

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.files import is_directory, is_file
+from fsvi_bench.networks.official import official_network
 from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
@@ -110,6 +111,10 @@ def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str,
     named = named_task(path)
     found = _PLACE.search(path.as_posix())
     if named is not None:
+        if (network := official_network(named)) is not None:
+            raise InputError(
+                f"{path} belongs to the network task {network}; score it with --task {network} --posterior {path}"
+            )
         place, what = by_sha256.get(named), official_name(named) or f"task {quoted(named[:12])}"
     elif found is not None:
         place = found["dataset"], int(found["split"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -185,6 +186,8 @@ def load_card(name: str) -> Card:
     """
     refuse_images(name)
     if name not in all_names():
+        if (network := re.match(r"([a-z0-9]+)-((collapsed|logit)-\d+)", name)) is not None:
+            raise InputError(f"{name} is a network, expected a data set; give --task {network[1]}:0:{network[2]}")
         raise unknown_name("data set", name, card_names())
     return checked(Card, _content(name), _path(name), "fix the card")
 

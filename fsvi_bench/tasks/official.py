@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -122,6 +123,12 @@ def sources(name: str | Path) -> list[Source]:
         return [source for file in files for source in _of_file(file)]
     if not is_file(path):
         if dataset in card_names():
+            if re.search(r"[a-z]-\d", split):  # a model such as collapsed-10
+                raise InputError(
+                    f"{name} is not a linear task, expected a name such as {dataset}:0 or {dataset}:0-4; network "
+                    f"tasks, such as {dataset}:0:collapsed-10, are for `run`, `score` and `networks verify`, or "
+                    "load_network"
+                )
             splits = require_official(dataset, parse_ranges(split, f"{name}: split") if colon else None)
             return [Source(official_path(dataset), split) for split in splits]
         refuse_images(dataset)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from fsvi_bench.networks.official import load_network
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_task
@@ -26,6 +27,7 @@ from fsvi_bench.tasks.task import bind_task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "other-tools.md").read_text()
 SCRIPT = PAGE.split('```python title="posteriors.py"\n')[1].split("```")[0]
+TOY_NETWORK = load_network("toy:0:collapsed-2:simulated").sha256
 TASKS = [f"tasks/toy/split-{split:02d}.safetensors" for split in range(2)]
 
 
@@ -149,6 +151,11 @@ def test_a_bad_file_does_not_affect_the_others(folder, cli):
         ({}, "toy/split-07.safetensors", "'toy' split 7, which is not among the 2 tasks"),
         ({}, "elsewhere.safetensors", "does not say which task"),
         ({"task_sha256": "0" * 64}, "toy/split-00.safetensors", "not among the 2 tasks"),
+        (
+            {"task_sha256": TOY_NETWORK},
+            "q.safetensors",
+            "belongs to the network task toy:0:collapsed-2:simulated; score it",
+        ),
     ],
 )
 def test_which_task_a_file_is_of(folder, cli, metadata, place, said):

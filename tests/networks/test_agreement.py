@@ -45,7 +45,7 @@ def walk(rho: float) -> np.ndarray:
 
 def failures(of: reference.Agreement) -> set[str]:
     """The limits that are exceeded, by the first words that tell them apart."""
-    exact = reference.Estimate(value=-10.0, error=0.0)
+    exact = reference.Estimate(value=of.log_z_smc.value, error=0.0)
     nothing = {"task": "t", "task_sha256": "", "reference_sha256": "", "settings": {}, "versions": {}, "seconds": 0.0}
     found = reference.Certificate(**nothing, level="C2", log_z=exact, agreement=of).failures()
     return {each.removeprefix("the ").partition(" is ")[0] for each in found}

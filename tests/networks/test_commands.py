@@ -48,7 +48,7 @@ def test_tasks_are_listed(datasets: Path, cli) -> None:
 def test_a_task_is_its_data_sets(datasets: Path, cli) -> None:
     status, out, _ = cli("networks", "verify")
     assert status == 0
-    assert "toy:0:collapsed-2:simulated: made from its data set" in out
+    assert "toy:0:collapsed-2:simulated: matches its data set" in out
 
 
 @pytest.mark.parametrize("name", ["inputs_box", "simulated_targets", "input_mean"])
@@ -66,7 +66,7 @@ def test_a_damaged_task_does_not_stop_the_others(datasets: Path, cli) -> None:
     status, out, err = cli("networks", "verify", datasets.with_name("missing.safetensors"), datasets)
     assert status == 2
     assert "missing.safetensors" in err
-    assert "made from its data set" in out
+    assert "matches its data set" in out
     status, out, err = cli("networks", "verify", "nope")
     assert (status, out) == (2, "")
     assert "nope is not a network task" in err
@@ -139,8 +139,8 @@ def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkey
     monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path / "out")
     status, out, _ = cli("networks", "verify")
     assert status == 0
-    assert "yacht:0:logit-100: made from its data set, and its certificate (C2) is within the limits" in out
-    assert "yacht:0:logit-100:simulated: made from its data set, and its certificate (C1)" in out
+    assert "yacht:0:logit-100: matches its data set, and its certificate (C2) is within the limits" in out
+    assert "yacht:0:logit-100:simulated: matches its data set, and its certificate (C1)" in out
     found = official.load_network("yacht:0:logit-100:simulated")
     monkeypatch.setattr(Certificate, "_checks", all_checks)
     assert len(found.certificate.failures()) >= 4  # far too short

@@ -168,7 +168,7 @@ def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder:
     with pytest.raises(TaskRefused, match=r"the error of log Z is 0\.6, expected at most 0\.5"):
         load_network(folder)
     write_reference(folder, reference, certificate(toy, reference, reference_sha256="0" * 64))
-    with pytest.raises(InputError, match=r"belongs to 000000000000\.\.\., expected"):
+    with pytest.raises(InputError, match=r"belongs to the reference 000000000000\.\.\., expected"):
         load_network(folder)
     certificate_path(folder).unlink()
     with pytest.raises(InputError, match="certificate"):
@@ -195,6 +195,14 @@ def test_certificates_fail_closed(toy: NetworkTask, level: str, name: str, field
     for value in (wrong, nan):
         broken = evidence[name].model_copy(update={field: value})
         assert len(valid.model_copy(update={name: broken}).failures()) == 1
+
+
+def test_without_a_grid_log_z_is_the_particles(toy: NetworkTask) -> None:
+    valid = certificate(toy, functions(3, 0), level="C2", quadrature=None, log_z=TWO.log_z_smc)
+    assert valid.failures() == []
+    for value in (-30.0, math.nan):
+        moved = valid.model_copy(update={"log_z": Estimate(value=value, error=0.1)})
+        assert moved.failures()[0].startswith("the difference of log Z from that of the particles is")
 
 
 @pytest.mark.parametrize(("level", "name"), [("C0", "quadrature"), ("C1", "bidirectional")])
@@ -255,8 +263,8 @@ def test_a_network_says_what_it_is_and_where_it_does_not_belong(toy: NetworkTask
     [
         (lambda q: {**q, "f_box": q["f_box"][:, :19]}, {}, "'f_box' has shape [50, 19], expected [S, 20]"),
         (lambda q: {**q, "f_box": q["f_box"][:49]}, {}, "'f_box' has shape [49, 20], expected [50, 20]"),
-        (lambda q: {name: f[:2] for name, f in q.items()}, {}, "it has 2 functions, expected 3 or more"),
-        (lambda q: {name: f[:1] for name, f in q.items()}, {}, "it has 1 function, expected 3 or more"),
+        (lambda q: {name: f[:2] for name, f in q.items()}, {}, ": 2 functions, expected 3 or more"),
+        (lambda q: {name: f[:1] for name, f in q.items()}, {}, ": 1 function, expected 3 or more"),
         (lambda q: {**q, "f_test": q["f_test"] * torch.nan}, {}, "'f_test' contains NaN or infinity at [0, 0]"),
         (lambda q: {name: f * 1e80 for name, f in q.items()}, {}, "function values reach"),
         (lambda q: {"f_test": q["f_test"], "f_box": q["f_box"]}, {}, "tensor 'f_train' is missing"),
@@ -276,7 +284,8 @@ def test_functions_that_do_not_fit_are_refused(folder: Path, tmp_path: Path, cli
 def test_an_unknown_name_is_refused(cli, tmp_path: Path) -> None:
     status, _, err = cli("score", "--task", "toy:0:collapsed-3", "--posterior", tmp_path / "q")
     assert status == 2
-    assert "there is no network task 'toy:0:collapsed-3'; expected one of:" in err
+    assert "there is no network task 'toy:0:collapsed-3'; " in err
+    assert "`fsvi-bench networks list`" in err
 
 
 def test_few_functions_have_errors(toy: NetworkTask) -> None:
