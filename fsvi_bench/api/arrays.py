@@ -43,6 +43,11 @@ def posterior_of(q: Any, k: int) -> Approximation:
         return _gaussian(numbers("mean", q[0]), numbers("covariance", q[1]), k)
     if isinstance(q, tuple):
         raise InputError(f"the posterior is a tuple of length {len(q)}, expected {FORMS}")
+    if isinstance(q, dict) and "f_train" in q:
+        raise InputError(
+            "the posterior has functions at a network's inputs, expected those of a linear task; give score the "
+            "network that load_network returns"
+        )
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
     return _drawn(numbers("samples", q), k)

@@ -10,7 +10,7 @@ from rich.table import Table as Terminal
 from fsvi_bench.cli.commands import Score
 from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.errors import InputError
-from fsvi_bench.networks.official import find_network, load_network
+from fsvi_bench.networks.official import find_network, load_network, official_network
 from fsvi_bench.networks.reference import read_functions
 from fsvi_bench.networks.scores import NetworkScores, score_functions
 from fsvi_bench.posteriors.io import named_task, read_approximation
@@ -46,7 +46,7 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
         return
     frozen = read_one_task(task)
     named = named_task(posterior)
-    if named not in (None, frozen.sha256) and (own := official_name(named)) is not None:
+    if named not in (None, frozen.sha256) and (own := official_name(named) or official_network(named)) is not None:
         raise InputError(f"{posterior} belongs to {own}, but --task is {task}; use --task {own}")
     q = read_approximation(posterior, frozen.k, frozen.sha256)
     problem = bind_task(frozen, options.data_dir)

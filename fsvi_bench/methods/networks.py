@@ -62,9 +62,10 @@ class NetworkData(Stacked):
         Raises:
             InputError: there are none, one has other parts, or the shapes of X differ.
         """
-        if wrong := [len(problem) for problem in problems if len(problem) != 3]:
+        if not all(isinstance(problem, tuple | list) and len(problem) == 3 for problem in problems):
             raise InputError(
-                f"a problem is (X, y, noise variance), got {wrong[0]} parts; add the task's noise_variance"
+                "the problems are not a list of (X, y, noise variance); for one network task, give "
+                "[(*task.training(), task.noise_variance)]"
             )
         shapes = sorted({tuple(X.shape) for X, _, _ in problems})
         if len(shapes) != 1:

@@ -29,8 +29,8 @@ def require_task(value: object) -> Task:
         load = "load_network" if str(value).count(":") >= 2 else "load_task"
         raise InputError(f"the task is the name {str(value)!r}, expected a Task; load it with {load}({str(value)!r})")
     raise InputError(
-        f"the task is of type {type(value).__name__}, expected a Task; get one from load_task or make_task, or give a "
-        "method NetworkData.of(...)"
+        f"the task is of type {type(value).__name__}, expected a Task; get one from load_task or make_task"
+        + ("; methods take networks as NetworkData" if hasattr(value, "certificate") else "")
     )
 
 

@@ -94,9 +94,10 @@ def find_network(name: str | Path) -> Path | None:
         return None
     known = official_networks()
     if str(name) not in known:
+        longer = [each for each in known if each.startswith(f"{name}:")]
+        hint = f"did you mean '{longer[0]}'? " if longer else did_you_mean(str(name), known)
         raise InputError(
-            f"there is no network task {quoted(str(name))}; {did_you_mean(str(name), known)}"
-            "`fsvi-bench networks list` shows their names"
+            f"there is no network task {quoted(str(name))}; {hint}`fsvi-bench networks list` shows their names"
         )
     return known[str(name)]
 
@@ -160,9 +161,10 @@ def load_network(name: str | Path) -> CertifiedNetwork:
     task = read_network_task(path)
     for part in (reference_path(path), certificate_path(path)):
         if not is_file(part):
+            again = f"run `fsvi-bench networks build {task.name} --out DIR`" if official_network(task.sha256) else ""
             raise InputError(
-                f"the network task {path} needs {part.name} next to it; copy it from where the task is from, or build "
-                f"the task again with `fsvi-bench networks build {task.name} --out DIR`"
+                f"the network task {path} needs {part.name} next to it; copy it from the folder that the task came from"
+                + (again and f", or {again}")
             )
     reference, certificate = read_reference(path, task)
     certificate.require_limits()

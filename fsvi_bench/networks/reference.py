@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import AfterValidator, ValidationError
 from torch import Tensor
 
@@ -47,7 +47,7 @@ class Functions:
         values: Tensor = getattr(self, f"f_{place}")
         return values.double()
 
-    def __getitem__(self, draws: slice) -> Functions:
+    def __getitem__(self, draws: slice | Int[Tensor, " S"]) -> Functions:
         return Functions(*(self.tensors[name][draws] for name in self.tensors))
 
     def __len__(self) -> int:
@@ -142,11 +142,11 @@ class Certificate(Strict):
         needed = {"C0": self.quadrature, "C1": self.bidirectional, "C2": self.agreement}[self.level]
         if needed is None:
             return [*found, ("the evidence of its level", math.nan, "at least", 1.0)]
-        if (grid := self.quadrature) is None:
-            off = abs(self.log_z.value - self.agreement.log_z_smc.value)
-            found.append(("the difference of log Z from that of the particles", off, "at most", 0.0))
-        else:
+        if (grid := self.quadrature) is not None:
+            smc = self.agreement.log_z_smc
+            off = abs(self.log_z.value - smc.value) / (math.hypot(self.log_z.error, smc.error) or math.nan)
             found += [
+                ("the difference of log Z from that by SMC, in standard errors,", off, "at most", 4.0),
                 ("the last change of the integrals", grid.change, "at most", 1e-6),
                 ("the largest error of E f, in standard errors,", grid.mean_z, "at most", 4.0),
                 ("the largest error of Var f, in standard errors,", grid.variance_z, "at most", 4.0),
@@ -171,7 +171,7 @@ class Certificate(Strict):
 def _checks_of_agreement(two: Agreement) -> list[tuple[str, float, str, float]]:
     return [
         ("the error of log Z by NUTS", two.log_z_nuts.error, "at most", 0.5),
-        ("the error of log Z by particles", two.log_z_smc.error, "at most", 0.5),
+        ("the error of log Z by SMC", two.log_z_smc.error, "at most", 0.5),
         ("the p-value of equal log Z", two.log_z_p, "at least", 0.01),
         ("the largest R̂", two.r_hat, "at most", 1.01),
         ("the smallest bulk ESS", two.ess_bulk, "at least", 4000.0),
@@ -258,6 +258,12 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
         raise InputError(
             f"{where} is of {quoted(certificate.task)} at level {certificate.level}, expected {task.name} at "
             f"{task.level}; build the task again"
+        )
+    smc = certificate.agreement.log_z_smc
+    if task.level != "C0" and (certificate.quadrature is not None or certificate.log_z != smc):
+        raise InputError(
+            f"{where} has log Z = {certificate.log_z.value:.6g}, expected {smc.value:.6g}, which is that by SMC, and "
+            "no quadrature; restore the certificate or build the task again"
         )
     for of, what, got, expected in (
         (where, "task", certificate.task_sha256, task.sha256),

@@ -1,9 +1,9 @@
 """Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
 
 Every score has a standard error, which includes the reference's, and a floor, which is what exact draws score: one half
-of the reference against the other. Distances between finite sets grow as the sets get smaller, so the first half is
-divided into sets of about as many draws as q has functions. Exact draws score at the floor, within the errors, as long
-as there are no more of them than in half the reference.
+of the reference against the other. Distances between finite sets grow as the sets get smaller, so the floor is the
+mean over sets of as many draws as q has functions. Exact draws score at it, within the errors, as long as there are no
+more of them than in half the reference.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
     largest = float(torch.stack([tensor.abs().max() for tensor in q.tensors.values()]).max())  # NaN if one is
     if not largest < OVERFLOW:
         raise InputError(f"function values reach {largest:.1e}, expected below {OVERFLOW:g}; rescale them")
-    floor = _floor(reference, task, len(q))
+    floor = _floor(reference, task, len(q)) | _joint_floor(reference)
     found = {
         name: Score(value=value, error=error, floor=floor[name].value, floor_error=floor[name].error)
         for name, (value, error) in _compare(q, reference, task)
@@ -93,28 +93,33 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
 
 @lru_cache(8)  # a run scores many approximations of one posterior
 def _floor(reference: Functions, task: NetworkTask, functions: int) -> dict[str, Estimate]:
-    """Scores of one half of the reference against the other, as means over sets of as many draws as q has functions.
-
-    Joint distances are unbiased for sets of any size, so that they need no sets.
-    """
+    """Scores by input of one half of the reference against the other: means over sets of as many draws as q has."""
     half = len(reference) // 2
-    exact, other = reference[:half], reference[half:]
-    apart = max(1, half // functions)
-    sets = [exact[first::apart] for first in range(0, apart, -(-apart // FLOOR_SETS))]
+    count = min(functions, half)
+    evenly, apart = torch.arange(count) * half // count, half // count
+    sets = [reference[evenly + first] for first in range(0, apart, -(-apart // FLOOR_SETS))]
     found: dict[str, Estimate] = {}
     for place in PLACES:
-        estimates = [_by_input(*_groups(each, other, place), task) for each in sets]
+        estimates = [_by_input(*_groups(each, reference[half:], place), task) for each in sets]
         for name in estimates[0]:
-            found[f"{name}_{place}"] = _mean([each[name] for each in estimates], len(sets[0]) / len(other))
-        found |= {f"{name}_{place}": each for name, each in _joint(*_groups(exact, other, place)).items()}
+            found[f"{name}_{place}"] = _mean([each[name] for each in estimates], count / (len(reference) - half))
     return found
 
 
-def _mean(estimates: list[Estimate], ratio: float) -> Estimate:
-    """The mean of scores of disjoint sets of draws against the same other draws.
+@lru_cache(8)
+def _joint_floor(reference: Functions) -> dict[str, Estimate]:
+    """Joint distances of one half of the reference from the other: they are unbiased, so any number of draws serves."""
+    half = len(reference) // 2
+    found = {place: _joint(*_groups(reference[:half], reference[half:], place)) for place in PLACES}
+    return {f"{name}_{place}": each for place, of in found.items() for name, each in of.items()}
 
-    To first order, a set's part of an error's variance is to the other draws' as their number is to the set's, whose
-    ratio is given. Only the sets' parts average out.
+
+def _mean(estimates: list[Estimate], ratio: float) -> Estimate:
+    """The mean of scores of disjoint sets of draws against the same other draws, with its standard error.
+
+    The variance of one score has a part of the set and one of the other draws. To first order, the second is `ratio`
+    times the first, `ratio` being the number of draws of a set over that of the others. Only the first averages out.
+    Distances that are nearly 0 have no first order: their errors come out too large rather than too small.
     """
     value, variance = torch.tensor([(each.value, each.error**2) for each in estimates], dtype=torch.float64).mean(0)
     return Estimate(float(value), float((variance * (1 / len(estimates) + ratio) / (1 + ratio)).sqrt()))

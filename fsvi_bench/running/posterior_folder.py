@@ -111,7 +111,7 @@ def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str,
     named = named_task(path)
     found = _PLACE.search(path.as_posix())
     if named is not None:
-        if (network := official_network(named)) is not None:
+        if named not in by_sha256 and (network := official_network(named)) is not None:
             raise InputError(
                 f"{path} belongs to the network task {network}; score it with --task {network} --posterior {path}"
             )

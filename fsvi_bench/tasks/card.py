@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.strict import checked
 
@@ -186,8 +186,10 @@ def load_card(name: str) -> Card:
     """
     refuse_images(name)
     if name not in all_names():
-        if (network := re.match(r"([a-z0-9]+)-((collapsed|logit)-\d+)", name)) is not None:
-            raise InputError(f"{name} is a network, expected a data set; give --task {network[1]}:0:{network[2]}")
+        if re.search(r"-(collapsed|logit)-\d", name):
+            raise InputError(
+                f"{quoted(name)} is not a data set; networks are tasks, and `fsvi-bench networks list` has their names"
+            )
         raise unknown_name("data set", name, card_names())
     return checked(Card, _content(name), _path(name), "fix the card")
 

@@ -123,11 +123,10 @@ def sources(name: str | Path) -> list[Source]:
         return [source for file in files for source in _of_file(file)]
     if not is_file(path):
         if dataset in card_names():
-            if re.search(r"[a-z]-\d", split):  # a model such as collapsed-10
+            if re.search(r"(collapsed|logit)-\d", split):
                 raise InputError(
-                    f"{name} is not a linear task, expected a name such as {dataset}:0 or {dataset}:0-4; network "
-                    f"tasks, such as {dataset}:0:collapsed-10, are for `run`, `score` and `networks verify`, or "
-                    "load_network"
+                    f"{quoted(str(name))} is not a linear task; expected a name such as boston:0. "
+                    "`fsvi-bench networks list` has the names of network tasks, and `networks verify` checks them"
                 )
             splits = require_official(dataset, parse_ranges(split, f"{name}: split") if colon else None)
             return [Source(official_path(dataset), split) for split in splits]

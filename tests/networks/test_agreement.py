@@ -78,8 +78,8 @@ ESS = "smallest bulk ESS", "smallest tail ESS"
         ({"f": walk(0.5)}, {ESS[0]}),
         ({"f": draws() + np.array([0.3, 0, 0, 0])[:, None, None]}, {R_HAT, ESS[0]}),
         ({"ladder": Estimate(-9.0, 0.1, 8)}, {"p-value of equal log Z"}),
-        ({"smc": Estimate(-10.0, 0.6, 8)}, {"error of log Z by particles"}),
-        ({"smc": Estimate(-10.0, math.nan, 1)}, {"p-value of equal log Z", "error of log Z by particles"}),
+        ({"smc": Estimate(-10.0, 0.6, 8)}, {"error of log Z by SMC"}),
+        ({"smc": Estimate(-10.0, math.nan, 1)}, {"p-value of equal log Z", "error of log Z by SMC"}),
         ({"ladder": Estimate(math.nan, 0.1, 8)}, {"p-value of equal log Z"}),
     ],
 )  # fmt: skip

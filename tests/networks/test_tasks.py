@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 import fsvi_bench
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.networks import Network
-from fsvi_bench.networks import comparison
+from fsvi_bench.methods.laplace import Laplace
+from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.networks import comparison, scores
 from fsvi_bench.networks.official import load_network
 from fsvi_bench.networks.reference import (
     Agreement,
@@ -171,7 +173,7 @@ def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder:
     with pytest.raises(InputError, match=r"belongs to the reference 000000000000\.\.\., expected"):
         load_network(folder)
     certificate_path(folder).unlink()
-    with pytest.raises(InputError, match="certificate"):
+    with pytest.raises(InputError, match=r"copy it from the folder that the task came from$"):  # it is no official task
         load_network(folder)
 
 
@@ -188,7 +190,7 @@ def test_a_task_without_a_valid_certificate_is_refused(toy: NetworkTask, folder:
     ],
 )
 def test_certificates_fail_closed(toy: NetworkTask, level: str, name: str, field: str, wrong: Any) -> None:
-    evidence = {"quadrature": GRID, "bidirectional": BOTH, "agreement": TWO}
+    evidence = {"quadrature": GRID if level == "C0" else None, "bidirectional": BOTH, "agreement": TWO}
     valid = certificate(toy, functions(3, 0), level=level, **evidence)
     assert valid.failures() == []
     nan = Estimate(value=-30, error=math.nan) if isinstance(wrong, Estimate) else math.nan
@@ -197,12 +199,24 @@ def test_certificates_fail_closed(toy: NetworkTask, level: str, name: str, field
         assert len(valid.model_copy(update={name: broken}).failures()) == 1
 
 
-def test_without_a_grid_log_z_is_the_particles(toy: NetworkTask) -> None:
-    valid = certificate(toy, functions(3, 0), level="C2", quadrature=None, log_z=TWO.log_z_smc)
-    assert valid.failures() == []
-    for value in (-30.0, math.nan):
-        moved = valid.model_copy(update={"log_z": Estimate(value=value, error=0.1)})
-        assert moved.failures()[0].startswith("the difference of log Z from that of the particles is")
+def test_quadratures_log_z_is_near_that_of_smc(toy: NetworkTask) -> None:
+    """That by SMC is -30.1 with an error of 0.1."""
+    for value, near in ((-30.49, True), (-30.51, False), (-29.71, True), (-29.69, False), (math.nan, False)):
+        found = certificate(toy, functions(3, 0), log_z=Estimate(value=value, error=0.0))
+        assert (found.failures() == []) == near, value
+
+
+def test_without_quadrature_log_z_is_that_of_smc(tmp_path: Path) -> None:
+    task, reference = build("yacht", 0, "collapsed-2", "real", 0.1), functions(1000, 0)
+    path = tmp_path / "0-real.safetensors"
+    write_network_task(path, task)
+    valid = certificate(task, reference, level="C2", quadrature=None, log_z=TWO.log_z_smc)
+    write_reference(path, reference, valid)
+    assert load_network(path).certificate == valid
+    for change in ({"log_z": Estimate(value=-30.0, error=0.1)}, {"quadrature": GRID}):
+        write_reference(path, reference, valid.model_copy(update=change))
+        with pytest.raises(InputError, match=r"expected -30\.1, which is that by SMC, and no quadrature; restore"):
+            load_network(path)
 
 
 @pytest.mark.parametrize(("level", "name"), [("C0", "quadrature"), ("C1", "bidirectional")])
@@ -247,6 +261,32 @@ def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path
     assert "floor" in out
 
 
+def test_networks_are_problems_in_lists_of_three_parts(toy: NetworkTask) -> None:
+    for wrong in ([toy.training()], (*toy.training(), toy.noise_variance), [(*toy.training(), toy.noise_variance, 0)]):
+        with pytest.raises(InputError, match=r"give \[\(\*task.training\(\), task.noise_variance\)\]"):
+            NetworkData.of(toy.network, wrong)
+    data = NetworkData.of(toy.network, [(*toy.training(), toy.noise_variance)])
+    with pytest.raises(InputError, match=r"Laplace has no steps to train; call posterior\(\), or functions\(\)"):
+        Laplace(data).configure_optimizers()
+
+
+def test_functions_of_a_network_are_refused_on_linear_tasks(
+    folder: Path, toy: NetworkTask, tmp_path: Path, cli
+) -> None:
+    task = fsvi_bench.load_task("yacht:0")
+    with pytest.raises(InputError, match="functions at a network's inputs, expected those of a linear task"):
+        fsvi_bench.score(dict(functions(50, 3).tensors), task)
+    with pytest.raises(InputError, match="methods take networks as NetworkData"):
+        Laplace(load_network(folder))  # type: ignore[arg-type]
+    file = write_functions(tmp_path / "q.safetensors", functions(50, 3))
+    _, _, err = cli("score", "--task", "yacht:0", "--posterior", file)
+    assert "its functions are at a network's inputs" in err
+    official = load_network("toy:0:collapsed-2:simulated")
+    file = write_functions(tmp_path / "q.safetensors", functions(50, 3), task_sha256=official.sha256)
+    _, _, err = cli("score", "--task", "yacht:0", "--posterior", file)
+    assert "belongs to toy:0:collapsed-2:simulated, but --task is yacht:0" in " ".join(err.split())
+
+
 def test_a_network_says_what_it_is_and_where_it_does_not_belong(toy: NetworkTask, folder: Path) -> None:
     network = load_network(folder)
     assert repr(network).startswith("CertifiedNetwork('toy:0:collapsed-2:simulated', C0, log Z = ")
@@ -286,6 +326,8 @@ def test_an_unknown_name_is_refused(cli, tmp_path: Path) -> None:
     assert status == 2
     assert "there is no network task 'toy:0:collapsed-3'; " in err
     assert "`fsvi-bench networks list`" in err
+    _, _, err = cli("score", "--task", "toy:0:collapsed-2", "--posterior", tmp_path / "q")
+    assert "did you mean 'toy:0:collapsed-2:simulated'?" in err
 
 
 def test_few_functions_have_errors(toy: NetworkTask) -> None:
@@ -379,6 +421,27 @@ def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monke
         assert 0.15 < found[name].floor_error / np.std(values) < 0.5, name  # of 16 sets
     for name in ("energy_distance_20_box", "mmd2_20_box"):  # unbiased: of the whole half, whose score is about 0
         assert abs(found[name].floor) < 4 * found[name].floor_error < 0.1 * found[name].error, name
+
+
+@pytest.mark.parametrize("count", [1001, 1999])
+def test_the_floor_of_many_draws_is_of_as_many(toy: NetworkTask, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Which are evenly spaced over half the reference."""
+    monkeypatch.setattr(comparison, "JOINT_DRAWS", 200)  # of scores that are not looked at
+    reference = functions(4000, 0)
+    even = reference.f_box[[place * 2000 // count for place in range(count)]]
+    expected = comparison.wasserstein_distances(
+        comparison.Groups.split(even), comparison.Groups.split(reference.f_box[2000:])
+    )
+    found = score_functions(functions(count, 5), toy, reference).scores
+    assert [found["w1_box"].floor, found["w2_box"].floor] == [each.value for each in expected]
+    assert found["w2_box"].floor_error == pytest.approx(expected[1].error, rel=1e-12)
+
+
+def test_only_the_sets_part_of_an_error_averages_out() -> None:
+    """Of two sets of half as many draws as there are others, whose part of the variance is a third of 0.03."""
+    found = scores._mean([comparison.Estimate(1.0, 0.03**0.5)] * 2, 0.5)
+    assert found.value == 1.0
+    assert found.error == pytest.approx((0.02 / 2 + 0.01) ** 0.5, rel=1e-12)
 
 
 def test_reading_needs_no_reference(folder: Path, toy: NetworkTask, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.presenting.parquet import record_row
 from fsvi_bench.presenting.summary import EXACT_DRAWS, cells_of, floors, result_table
+from fsvi_bench.running import job
 from fsvi_bench.running.network_job import NetworkProblem, network_data, score_network
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import load_protocol, make_plan, protocols
@@ -96,6 +98,21 @@ def test_a_record_has_the_scores_of_its_file(folder: Path) -> None:
         own = {name: score for name, score in record.network_scores.scores.items() if name != "kl"}
         assert own == found.scores
         assert ("kl" in record.network_scores.scores) == (record.method == "mean-field-vi")
+
+
+def test_the_search_for_a_mode_counts_as_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laplace searches when it is made."""
+    made = job.make_method
+
+    def slowly(*arguments: Any) -> Method:
+        time.sleep(0.5)
+        return made(*arguments)
+
+    monkeypatch.setattr(job, "make_method", slowly)
+    run(tmp_path, datasets=[], splits=None, methods=["laplace"], max_steps=None)
+    (record,) = Store(tmp_path).records
+    assert record.seconds is not None
+    assert record.seconds.train >= 0.5
 
 
 def test_a_run_resumes_and_does_not_depend_on_workers(folder: Path, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ OF_LINEAR_TASKS = ("scores", "curves", "spectrum", "calibration")
 #: The report's last column.
 SECONDS = {
     "heading": "train, s",
-    "meaning": "training seconds per cell: those of its batch divided by the size of the batch",
+    "meaning": "training seconds per cell: those of its batch divided by the size of the batch; on networks, with the "
+    "search for a mode",
 }
 HIGHER = "Higher variance ranks are better."
 CLOSENESS = "kl_moment_matched"  #: equals the KL if q is Gaussian
