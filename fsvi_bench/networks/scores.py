@@ -30,7 +30,7 @@ from fsvi_bench.networks.comparison import (
 from fsvi_bench.networks.reference import Functions
 from fsvi_bench.networks.task import PLACES, NetworkTask, Place
 
-FLOOR_SETS = 16  #: at most, of exact draws
+FLOOR_SETS = 8  #: at most, of exact draws
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
 
 

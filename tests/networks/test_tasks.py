@@ -418,7 +418,7 @@ def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monke
         ]
         error = np.hypot(found[name].floor_error, np.std(values) / np.sqrt(200))
         assert abs(found[name].floor - np.mean(values)) < 4 * error, name
-        assert 0.15 < found[name].floor_error / np.std(values) < 0.5, name  # of 16 sets
+        assert 0.2 < found[name].floor_error / np.std(values) < 0.7, name  # of 8 sets
     for name in ("energy_distance_20_box", "mmd2_20_box"):  # unbiased: of the whole half, whose score is about 0
         assert abs(found[name].floor) < 4 * found[name].floor_error < 0.1 * found[name].error, name
 
