@@ -262,7 +262,7 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
     smc = certificate.agreement.log_z_smc
     if task.level != "C0" and (certificate.quadrature is not None or certificate.log_z != smc):
         raise InputError(
-            f"{where} has log Z = {certificate.log_z.value:.6g}, expected {smc.value:.6g}, which is that by SMC, and "
+            f"{where} has log Z = {certificate.log_z.value:.6g}, expected {smc.value:.6g}, the estimate by SMC, and "
             "no quadrature; restore the certificate or build the task again"
         )
     for of, what, got, expected in (

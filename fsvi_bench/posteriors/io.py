@@ -157,7 +157,7 @@ def _require_functions(file: TensorFile) -> None:
     """Raises InputError unless the tensors are function values: names, types and numbers of axes."""
     if "f_train" in file.tensors:
         raise file.error(
-            "its functions are at a network's inputs; score it on that network, such as toy:0:collapsed-2:simulated"
+            "its functions are at a network's inputs; give --task a network's name, such as toy:0:collapsed-2:simulated"
         )
     file.require_names(set(FunctionSamplesPosterior.parameters))
     for name, tensor in file.tensors.items():

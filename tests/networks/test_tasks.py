@@ -215,7 +215,7 @@ def test_without_quadrature_log_z_is_that_of_smc(tmp_path: Path) -> None:
     assert load_network(path).certificate == valid
     for change in ({"log_z": Estimate(value=-30.0, error=0.1)}, {"quadrature": GRID}):
         write_reference(path, reference, valid.model_copy(update=change))
-        with pytest.raises(InputError, match=r"expected -30\.1, which is that by SMC, and no quadrature; restore"):
+        with pytest.raises(InputError, match=r"expected -30\.1, the estimate by SMC, and no quadrature; restore"):
             load_network(path)
 
 
@@ -419,7 +419,7 @@ def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monke
         error = np.hypot(found[name].floor_error, np.std(values) / np.sqrt(200))
         assert abs(found[name].floor - np.mean(values)) < 4 * error, name
         assert 0.2 < found[name].floor_error / np.std(values) < 0.7, name  # of 8 sets
-    for name in ("energy_distance_20_box", "mmd2_20_box"):  # unbiased: of the whole half, whose score is about 0
+    for name in ("energy_distance_20_box", "mmd2_20_box"):  # unbiased: of every second draw of both halves
         assert abs(found[name].floor) < 4 * found[name].floor_error < 0.1 * found[name].error, name
 
 
