@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.maths.batching import fill, fill_diagonal
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
 from fsvi_bench.maths.linalg import (
     identity,
@@ -161,3 +162,11 @@ def negative_log_predictive_density(
     y, mean and variance are standardised; the change of variables adds log target_std.
     """
     return -normal_log_density(y, mean, variance).mean(-1) + target_std.log()
+
+
+def eigenbasis(Phi: Float[Tensor, "B N k"]) -> Float[Tensor, "B k_filled k_filled"]:
+    """Eigenvectors of ΦᵀΦ of each problem, in columns. In their coordinates the Hessian of −log p(y, w) is diagonal,
+    and the prior is still N(0, I). Dummy weights are coordinates of their own."""
+    factors = [torch.linalg.qr(rows.clone(), mode="r").R for rows in Phi]
+    found = torch.stack([torch.linalg.svd(R).Vh.mT for R in factors])
+    return fill_diagonal(fill(found), Phi.shape[-1])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, demand, did_you_mean, quoted
 from fsvi_bench.maths.batching import Stacked
+from fsvi_bench.maths.blr import eigenbasis
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
 from fsvi_bench.methods.data import (
@@ -77,15 +78,11 @@ class StepOptions(MethodOptions):
         return N if self.minibatch == "full" else min(self.minibatch, N)
 
 
-class AdamOptions(StepOptions):
-    """Settings of Adam. Burt et al. (2020) state a learning rate only for their toy problem: 0.01, the default here.
-
-    `off_diagonal_lr` is relative to `lr`. It applies to the entries below the diagonal of a full covariance's root. A
-    row has up to k of them, and steps of size `lr` in all of them at once can make the root nearly singular.
-    """
+class RateOptions(StepOptions):
+    """A learning rate, its schedule, and the share of the last iterates that are averaged. Burt et al. (2020) state a
+    learning rate only for their toy problem: 0.01, the default here."""
 
     lr: PositiveFloat = 0.01
-    off_diagonal_lr: PositiveFloat = 1.0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     averaging: AveragedShare = 0.0
 
@@ -95,6 +92,38 @@ class AdamOptions(StepOptions):
         if self.lr_schedule == "cosine":
             return 0.5 * (1 - math.cos(math.pi * remaining))
         return remaining if self.lr_schedule == "linear" else 1.0
+
+
+class AdamOptions(RateOptions):
+    """Settings of Adam.
+
+    `off_diagonal_lr` is relative to `lr`. It applies to the entries below the diagonal of a full covariance's root. A
+    row has up to k of them, and steps of size `lr` in all of them at once can make the root nearly singular.
+
+    With `parametrisation: eigenbasis`, means (or particles) are trained as coordinates in the eigenvectors of ΦᵀΦ, in
+    which the likelihood's Hessian is diagonal and the prior is N(0, I) still. So is a full covariance, each row of its
+    root relative to the entry on the diagonal. For linear models only.
+    """
+
+    off_diagonal_lr: PositiveFloat = 1.0
+    parametrisation: Literal["weights", "eigenbasis"] = "weights"
+
+    def require_parametrisation(self, problem: TrainingData | NetworkData) -> None:
+        """Raises InputError if q cannot be trained in this parametrisation."""
+        if self.parametrisation == "eigenbasis" and isinstance(problem, NetworkData):
+            raise InputError(
+                "parametrisation=eigenbasis needs a linear model, got a network; set parametrisation=weights"
+            )
+
+
+class GaussianOptions(AdamOptions):
+    """Adam on a q with standard deviations, which start at `initial_scale` times the prior's.
+
+    Adam is slow to shrink them: the gradient of ½λs² in log s falls like s², faster than Adam forgets the gradients
+    before. It is quick to let them grow.
+    """
+
+    initial_scale: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True)
@@ -185,11 +214,25 @@ class Method(pl.LightningModule, ABC):
         self.problems = self.adapted(self.problems)
         self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
         if self.trains:
-            self.q = self.initial()
-            if self.is_network:
-                self.q.start(self.streams.normal("initial mean", self.problems.k), START_SCALE)
+            self.q = self._initial()
             averaging = getattr(self.options, "averaging", 0.0)
             self.average = Average(self.q) if averaging else None
+
+    def _initial(self) -> TrainablePosterior:
+        """`initial()`, moved as the options say, or for a network off the prior's mean."""
+        if isinstance(self.options, AdamOptions):
+            self.options.require_parametrisation(self.problems)
+        q, scale = self.initial(), getattr(self.options, "initial_scale", 1.0)
+        if q.basis is None and self.basis is not None:
+            raise InputError(
+                f"{type(self).__name__} does not train q in the eigenbasis, got parametrisation=eigenbasis; set "
+                "parametrisation=weights, or pass self.basis to the q of initial()"
+            )
+        if self.is_network:
+            q.start(self.streams.normal("initial mean", self.problems.k), START_SCALE * scale)
+        elif scale != 1:
+            q.rescale(scale)
+        return q
 
     @classmethod
     def checked_family(cls, family: str | None, name: str | None = None) -> Family:
@@ -236,6 +279,12 @@ class Method(pl.LightningModule, ABC):
         """How measurement sets are drawn; None: there are none."""
         return self.options.design  # type: ignore[no-any-return]
 
+    @cached_property
+    def basis(self) -> Float[Tensor, "B k_filled k_filled"] | None:
+        """The basis in which q is trained, for the q of `initial()`; None: the weights'."""
+        in_eigenbasis = getattr(self.options, "parametrisation", "weights") == "eigenbasis"
+        return eigenbasis(self.problems.Phi) if in_eigenbasis else None
+
     # --- What a method says -------------------------------------------------------------------------------------------
 
     def adapted(self, problems: Any) -> Any:
@@ -258,11 +307,12 @@ class Method(pl.LightningModule, ABC):
     def initial(self) -> TrainablePosterior:
         """The initial q, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
         off_diagonal = getattr(self.options, "off_diagonal_lr", 1.0)
-        return TrainableGaussian(self.family, len(self.problems), self.problems.k, off_diagonal)
+        return TrainableGaussian(self.family, len(self.problems), self.problems.k, off_diagonal, self.basis)
 
     def loss(self, q: Any, batch: Batch) -> Float[Tensor, " B"]:
         """The loss to minimise, one number per problem, in nats; `q` is the result of calling `initial()`.
 
+        q and the batch's features are in the same coordinates, which need not be those of `self.problems`.
         In evaluation mode (`self.training` is False) it draws nothing and is the objective itself.
         """
         raise NotImplementedError
@@ -303,6 +353,8 @@ class Method(pl.LightningModule, ABC):
         Raises:
             InputError: the settings do not fit the problem.
         """
+        if isinstance(options, AdamOptions) and cls.networks != "tangent":
+            options.require_parametrisation(problem)
         if options.design is not None:
             options.design.distinct_inputs(problem)
 
@@ -324,6 +376,16 @@ class Method(pl.LightningModule, ABC):
         """
         if (precision := self.trainer.precision) not in ("32-true", "64-true"):  # the former is Lightning's default
             raise InputError(f"the Trainer has precision={precision!r}, but tasks are float64; leave it out")
+        features = getattr(getattr(self.trainer, "datamodule", None), "problems", None)
+        if (
+            self.trains
+            and self.q.is_rotated
+            and getattr(features, "feature_map", None) is not self._trained.feature_map
+        ):
+            raise InputError(
+                "parametrisation=eigenbasis trains a full covariance on rotated features, but the Trainer's data are "
+                "others; pass datamodule=method.data(), or set parametrisation=weights"
+            )
         clip, skipped = self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches
         if clip and self.trainer.gradient_clip_algorithm != "value" and len(self.problems) > 1:
             raise InputError(
@@ -343,7 +405,17 @@ class Method(pl.LightningModule, ABC):
     def _data(self, **changes: Any) -> TaskData:
         """The same with further arguments of `TaskData`."""
         n = self.rows_per_step
-        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
+        if self._trained is not self.problems and "fixed_A" in changes:
+            changes["fixed_A"] = changes["fixed_A"] @ self._trained.feature_map.rotation
+        return TaskData(self._trained, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
+
+    @cached_property
+    def _trained(self) -> Any:
+        """The problems in the coordinates of what `q()` returns."""
+        if not (self.trains and self.q.is_rotated):
+            return self.problems
+        k = self.problems.k
+        return self.problems.rotated(self.q.basis[:, :k, :k].to(self.problems.Phi.device))
 
     def configure_optimizers(self) -> Any:
         """Adam (Kingma and Ba 2015). It is elementwise, so problems do not affect each other.
@@ -474,7 +546,7 @@ class Method(pl.LightningModule, ABC):
     def terms(self, place: int) -> Any:
         """One problem's q as an argument for `loss`: a batch of one, on the CPU."""
         if self.trains:
-            terms = self._moving().only(place)()
+            terms = self._moving().only(place).terms()
             return type(terms)(*(tensor.cpu() for tensor in terms))
         q = self.solved[place : place + 1]
         return Gaussian(q.mean, q.root)

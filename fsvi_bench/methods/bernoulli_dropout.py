@@ -61,6 +61,7 @@ class BernoulliDropout(MaskedMethod):
 
     @classmethod
     def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
         if not isinstance(problem, NetworkData):
             return
         assert isinstance(options, BernoulliDropout.Options)
@@ -88,7 +89,7 @@ class BernoulliDropout(MaskedMethod):
     def initial(self) -> TrainableDropout:
         size, p = (len(self.problems), self.problems.k), self.options.retain_probability
         if not self.is_network:
-            return TrainableDropout(*size, p)
+            return TrainableDropout(*size, p, basis=self.basis)
         q = TrainableDropout(*size, 1.0, per_weight=True)
         q.log_odds.data[:, self.problems.model.outputs] = torch.tensor(p, dtype=torch.float64).logit()
         return q

@@ -35,7 +35,8 @@ class ConcreteDropout(MaskedMethod):
 
     def initial(self) -> TrainableDropout:
         options, per_weight = self.options, self.options.probabilities == "weight"
-        return TrainableDropout(len(self.problems), self.problems.k, options.retain_probability, True, per_weight)
+        size = len(self.problems), self.problems.k
+        return TrainableDropout(*size, options.retain_probability, True, per_weight, self.basis)
 
     def masks(self, q: Dropout, n: int) -> Float[Tensor, "B n k"]:
         u = self.streams.uniform("masks", n, q.m.shape[-1])

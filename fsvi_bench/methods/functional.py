@@ -26,7 +26,7 @@ from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import RANK_TOLERANCE
-from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
+from fsvi_bench.methods.base import GaussianOptions, Method, MethodOptions, Optimum
 from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Source, TaskData
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.posteriors.base import unstack
@@ -62,7 +62,7 @@ class MeasurementOptions(MethodOptions):
         return MeasurementDesign(self.M, self.draw_A, self.kl_jitter, self.rank_tolerance)
 
 
-class FunctionalOptions(AdamOptions, MeasurementOptions):
+class FunctionalOptions(GaussianOptions, MeasurementOptions):
     """Adam on a functional objective. As in the paper, a step has as many rows as measurement points: `minibatch=M`."""
 
     minibatch: PositiveInt | Literal["full", "M"] = "M"  # type: ignore[assignment]

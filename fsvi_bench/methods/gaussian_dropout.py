@@ -30,7 +30,7 @@ class GaussianDropout(NoisyMethod):
     families = ("ffg",)
 
     def initial(self) -> TrainableMultiplicative:
-        return TrainableMultiplicative(len(self.problems), self.problems.k, self.options.alpha)
+        return TrainableMultiplicative(len(self.problems), self.problems.k, self.options.alpha, basis=self.basis)
 
     def loss(self, q: Multiplicative, batch: Batch) -> Float[Tensor, " B"]:
         return self.expected_nll(q.theta, q.scale, batch)

@@ -74,6 +74,7 @@ class Gfsvi(LawMethod):
 
     @classmethod
     def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
         if not isinstance(problem, NetworkData):
             return
         assert isinstance(options, Gfsvi.Options)
@@ -96,7 +97,7 @@ class Gfsvi(LawMethod):
         return problems
 
     def initial(self) -> TrainableGaussian:
-        return TrainableGaussian("full", len(self.problems), self.problems.k, self.options.off_diagonal_lr)
+        return TrainableGaussian("full", len(self.problems), self.problems.k, self.options.off_diagonal_lr, self.basis)
 
     def root(self, problem: TrainingData) -> Float[Tensor, "k k"]:
         return root_of_second_moment(problem, self.options.rho) / self.gamma(problem) ** 0.5

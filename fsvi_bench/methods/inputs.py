@@ -14,17 +14,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.functional_kl import Gaussian
-from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
+from fsvi_bench.methods.base import GaussianOptions, Method, MethodOptions, Optimum
 from fsvi_bench.methods.data import Batch, Rows, TaskData, fill_columns, fixed_sets
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to
 from fsvi_bench.tasks.task import Task
 
 
-class LawOptions(AdamOptions):
+class LawOptions(GaussianOptions):
     """The distribution ρ of inputs: the training inputs, the 1,000 box inputs, or half the weight on each.
 
-    `training`: `closed-form` takes the objective's optimum; `adam` descends the objective, as `AdamOptions` say.
+    `training`: `closed-form` takes the objective's optimum; `adam` descends the objective, as `GaussianOptions` say.
     """
 
     rho: Literal["data", "box", "mixed"] = "data"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fsvi_bench.maths.batching import LINE, filled
 from fsvi_bench.maths.functional_kl import Gaussian
-from fsvi_bench.methods.base import AdamOptions
+from fsvi_bench.methods.base import RateOptions
 from fsvi_bench.methods.data import Batch, sampled_nll
 from fsvi_bench.methods.weight_space import WeightSpaceMethod
 from fsvi_bench.posteriors.trainable import TrainablePosterior
@@ -31,7 +31,7 @@ class Ivon(WeightSpaceMethod):
     whose gradients per point, of order 1/σ², exceed h₀ needs a smaller `lr` than the default, such as 1e-3.
     """
 
-    class Options(AdamOptions):
+    class Options(RateOptions):
         """S draws a step. q starts at the variances 1/(N(`hess_init` + δ)), not at the prior's."""
 
         lr: PositiveFloat = 0.1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fsvi_bench.maths.batching import filled, one_by_one, parameter
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.linalg import identity, logdet_of_tril, square_norm, tril_of_gram
-from fsvi_bench.methods.base import AdamOptions, Method
+from fsvi_bench.methods.base import AdamOptions, GaussianOptions, Method
 from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.posteriors.trainable import TrainablePosterior
@@ -32,8 +32,8 @@ class TrainableLowRank(TrainablePosterior):
     F = 0 is the prior, too, but a saddle point: F's gradient, (ΦᵀΦ/σ² + I − Σ⁻¹)F, is zero there.
     """
 
-    def __init__(self, B: int, k: int, rank: int) -> None:
-        super().__init__()
+    def __init__(self, B: int, k: int, rank: int, basis: Float[Tensor, "B k_filled k_filled"] | None = None) -> None:
+        super().__init__(basis)
         self.k, self.width = k, filled(k)
         factor = torch.zeros(B, self.width, filled(rank), dtype=torch.float64)
         log_scale = parameter(B, self.width)
@@ -43,12 +43,12 @@ class TrainableLowRank(TrainablePosterior):
         self.mean, self.factor, self.log_scale = parameter(B, self.width), nn.Parameter(factor), log_scale
 
     def forward(self) -> LowRank:
-        return LowRank(self.mean[:, : self.width], self.factor, self.log_scale[:, : self.width].exp())
+        return LowRank(self.located(self.mean[:, : self.width]), self.factor, self.log_scale[:, : self.width].exp())
 
     @torch.no_grad()
-    def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
-        super().start(mean, scale)
-        self.factor.mul_(scale)
+    def rescale(self, factor: float) -> None:
+        super().rescale(factor)
+        self.factor.mul_(factor)
 
     @torch.no_grad()
     def posterior(self) -> FullGaussian:
@@ -63,7 +63,7 @@ class LowRankVI(Method):
     Its optimum within the family has no closed form.
     """
 
-    class Options(AdamOptions):
+    class Options(GaussianOptions):
         """The rank of F; with k or more, the family is that of all Gaussians. S weight samples per step, for a
         network; a linear model needs none."""
 
@@ -78,7 +78,8 @@ class LowRankVI(Method):
         return options.minibatch == "full"
 
     def initial(self) -> TrainableLowRank:
-        return TrainableLowRank(len(self.problems), self.problems.k, min(self.options.rank, self.problems.k))
+        rank = min(self.options.rank, self.problems.k)
+        return TrainableLowRank(len(self.problems), self.problems.k, rank, self.basis)
 
     def loss(self, q: LowRank, batch: Batch) -> Float[Tensor, " B"]:
         if self.is_network:

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian
-from fsvi_bench.methods.base import AdamOptions, ExactLimit, MethodOptions
+from fsvi_bench.methods.base import ExactLimit, GaussianOptions, MethodOptions
 from fsvi_bench.methods.data import Batch, sampled_nll
 from fsvi_bench.methods.networks import CollapsedData, NetworkData
 from fsvi_bench.methods.problems import TrainingData
@@ -25,7 +25,7 @@ class MeanFieldVI(WeightSpaceMethod):
     Its optimum is EXACT-FFG: any difference is due to the optimiser and gradient noise.
     """
 
-    class Options(AdamOptions):
+    class Options(GaussianOptions):
         """S weight samples per step. `collapsed`: over a network's hidden weights alone, its output weights being
         integrated out, which takes all rows."""
 
@@ -38,6 +38,7 @@ class MeanFieldVI(WeightSpaceMethod):
 
     @classmethod
     def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
         assert isinstance(options, MeanFieldVI.Options)
         if options.collapsed:
             CollapsedData.collapse(problem, options.rows(problem.N))

@@ -56,15 +56,23 @@ def largest_curvature(data: TrainingData | NetworkData, w: Float[Tensor, "B n k"
 class Cloud(TrainablePosterior):
     """n particles for each problem, filled up to whole cache lines with more particles and dummy weights."""
 
-    def __init__(self, start: Float[Tensor, "B n_filled k_filled"], n: int, k: int) -> None:
-        super().__init__()
-        self.n, self.k, self.w = n, k, nn.Parameter(start)
+    def __init__(
+        self,
+        start: Float[Tensor, "B n_filled k_filled"],
+        n: int,
+        k: int,
+        basis: Float[Tensor, "B k_filled k_filled"] | None = None,
+    ) -> None:
+        super().__init__(basis)
+        self.n, self.k = n, k
+        self.w = nn.Parameter(start if basis is None else start @ basis)
 
     def start(self, mean: Float[Tensor, "B k"], scale: float) -> None:
         """Nothing: the particles are draws from the prior already."""
 
     def forward(self) -> Points:
-        return Points(self.w[:, : self.n, : self.k])
+        w = self.w if self.basis is None else self.w @ self.basis.mT
+        return Points(w[:, : self.n, : self.k])
 
     @torch.no_grad()
     def posterior(self) -> ParticlesPosterior:
@@ -88,7 +96,8 @@ class ParticleMethod(Method):
         return filled(self.options.particles, SIDE), filled(self.problems.k, SIDE)
 
     def initial(self) -> Cloud:
-        return Cloud(self.streams.normal("initial particles", *self.shape), self.options.particles, self.problems.k)
+        start = self.streams.normal("initial particles", *self.shape)
+        return Cloud(start, self.options.particles, self.problems.k, self.basis)
 
     def loss(self, q: Points, batch: Batch) -> Float[Tensor, " B"]:
         return self.energies(q, batch).mean(-1)

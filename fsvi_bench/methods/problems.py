@@ -4,7 +4,7 @@ posterior."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ class TrainingData(Stacked):
             high=torch.stack([p.bounding_box[1] for p in problems]),
             feature_map=FeatureMap.stack([p.feature_map for p in problems]),
         )
+
+    def rotated(self, basis: Float[Tensor, "B k k"]) -> TrainingData:
+        """The same functions with the weights' coordinates in an orthonormal basis, its columns: features Φ·basis."""
+        turned = [Phi.clone() @ of_problem.clone() for Phi, of_problem in zip(self.Phi, basis, strict=True)]
+        return replace(self, Phi=torch.stack(turned), feature_map=replace(self.feature_map, rotation=basis))
 
     @property
     def Phi_box(self) -> Float[Tensor, "B 1000 k"]:

@@ -35,13 +35,12 @@ class SampleThenOptimise(ParticleMethod):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         data = self.problems
-        n, k = self.options.particles, data.k
-        noise = self.streams.normal("target noise", n, data.N)
+        noise = self.streams.normal("target noise", self.options.particles, data.N)
         # Problem by problem on copies: BLAS's rounding must not depend on the batch.
         moments = [
             noise[b].clone() @ data.Phi[b].cpu().clone() / data.noise_variance[b].cpu().sqrt() for b in range(len(data))
         ]
-        self.register_buffer("anchor", self.q.w.detach()[:, :n, :k].clone())
+        self.register_buffer("anchor", self.q().w.detach().clone())
         self.register_buffer("moment", torch.stack(moments))
 
     def energies(self, q: Points, batch: Batch) -> Float[Tensor, "B n"]:

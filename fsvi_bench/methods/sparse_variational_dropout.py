@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.log_uniform import log_uniform_kl, molchanov_kl_of_u
+from fsvi_bench.methods.base import GaussianOptions
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
 from fsvi_bench.methods.weight_space import weight_kl
@@ -20,7 +21,7 @@ from fsvi_bench.posteriors.trainable import TrainableAdditive
 class SparseVariationalDropout(NoisyMethod):
     """Adam on E_q[−log p(y|w)] + KL(q ‖ log-uniform) over q = N(θ, σ²), initialised at the task's prior N(0, 1)."""
 
-    class Options(NoisyOptions):
+    class Options(NoisyOptions, GaussianOptions):
         """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold are counted as
         pruned but remain in q, with means near 0. `prior: own` is the log-uniform prior; with `prior: task` the method
         is mean-field VI with other estimators."""
@@ -32,7 +33,7 @@ class SparseVariationalDropout(NoisyMethod):
     families = ("ffg",)
 
     def initial(self) -> TrainableAdditive:
-        return TrainableAdditive(len(self.problems), self.problems.k)
+        return TrainableAdditive(len(self.problems), self.problems.k, self.basis)
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         nll = self.expected_nll(q.mean, q.root, batch)

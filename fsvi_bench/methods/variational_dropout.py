@@ -51,7 +51,8 @@ class VariationalDropout(NoisyMethod):
 
     def initial(self) -> TrainableMultiplicative:
         options, per_weight = self.options, self.options.alphas == "weight"
-        return TrainableMultiplicative(len(self.problems), self.problems.k, options.alpha, True, per_weight)
+        size = len(self.problems), self.problems.k
+        return TrainableMultiplicative(*size, options.alpha, True, per_weight, self.basis)
 
     def configure_optimizers(self) -> Any:
         configured = super().configure_optimizers()

@@ -39,11 +39,15 @@ class FeatureMap(Stacked):
     outputscale: Float[Tensor, "*B"]
     tril: Float[Tensor, "*B k k"] | None  #: chol(k(Z,Z) + jitter·I), or None for the unwhitened RBF grid
     kernel: Kernel = "rbf"
+    rotation: Float[Tensor, "*B k k"] | None = None  #: an orthogonal matrix by which features are multiplied, if any
 
     def __call__(self, x: Float[Tensor, "*B n D"]) -> Float[Tensor, "*B n k"]:
         if self.tril is None:
-            return rbf_grid_features(x, self.inducing_points, self.lengthscales)
-        return nystrom_features(x, self.inducing_points, self.lengthscales, self.outputscale, self.tril, self.kernel)
+            features = rbf_grid_features(x, self.inducing_points, self.lengthscales)
+        else:
+            scales = self.lengthscales, self.outputscale
+            features = nystrom_features(x, self.inducing_points, *scales, self.tril, self.kernel)
+        return features if self.rotation is None else features @ self.rotation
 
     @staticmethod
     def of(task: FrozenTask) -> FeatureMap:

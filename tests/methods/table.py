@@ -59,8 +59,15 @@ BY_ADAM = (
     {"M": 15, "minibatch": 7, "averaging": 0.5, "lr_schedule": "cosine"},
     {"M": SEES_ALL, "minibatch": "full", "draw_A": "data"},
     {"M": 13, "minibatch": "full", "draw_A": "box", "kl_jitter": 1e-6, "kl_weight": "N/B"},
+    {"M": 15, "minibatch": 7, "parametrisation": "eigenbasis", "averaging": 0.5},
+    {"M": 10, "minibatch": "full", "parametrisation": "eigenbasis", "off_diagonal_lr": 0.1},
 )
-BY_LBFGS = ({"M": 10}, {"M": 13, "kl_weight": 0.5, "kl_jitter": 1e-4}, {"M": SEES_ALL})
+BY_LBFGS = (
+    {"M": 10},
+    {"M": 13, "kl_weight": 0.5, "kl_jitter": 1e-4},
+    {"M": SEES_ALL},
+    {"M": 15, "parametrisation": "eigenbasis"},
+)
 BY_NATURAL_GRADIENTS = ({"M": 10}, {"M": 15, "kl_weight": 2.0, "averaging": 0.0}, {"M": SEES_ALL, "decay": 0.0})
 BY_SAMPLES = (
     *({**settings, "S": 12} for settings in BY_ADAM),
@@ -78,6 +85,7 @@ BY_NOISE = (
     {"minibatch": 7},
     {"minibatch": 8, "noise": "A", "averaging": 0.5, "lr_schedule": "cosine"},
     {"minibatch": "full", "estimator": "per-minibatch"},
+    {"minibatch": 7, "parametrisation": "eigenbasis"},
 )
 BY_LEARNED_NOISE = (
     *BY_NOISE,
@@ -92,25 +100,44 @@ BY_ADAM_UNDER_A_LAW = (
     {"training": "adam", "minibatch": 7},
     {"training": "adam", "minibatch": 8, "rho": "box", "averaging": 0.5, "lr_schedule": "cosine"},
     {"training": "adam", "minibatch": 7, "rho": "mixed"},
+    {"training": "adam", "minibatch": 7, "parametrisation": "eigenbasis"},
 )
 BY_CONTEXT = (
     {}, {"context": "box", "context_points": 9}, {"context": "mixed", "context_points": 9},
     {"context": "inducing-points"}, {"context": "box", "context_points": 9, "truncation": "context-span"},
 )  # fmt: skip
-BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
+BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"},
+    {"minibatch": 7, "parametrisation": "eigenbasis"})  # fmt: skip
 BY_NEWTON = ({"minibatch": "full", "S": 3}, {"minibatch": 7, "averaging": 0.5, "beta2": 0.9})
 BY_SGD = ({"minibatch": 7, "every": 1, "rank": 3}, {"minibatch": "full", "momentum": 0.0, "burn_in": 0.0})
 BY_CHAINS = ({"particles": 12}, {"minibatch": 7, "particles": 9})
+BY_ANCHORS = (*BY_CHAINS, {"minibatch": 7, "particles": 9, "parametrisation": "eigenbasis"})
+BY_REPULSION = (
+    {"minibatch": "full", "particles": 9},
+    {"minibatch": 7},
+    {"minibatch": 7, "parametrisation": "eigenbasis"},
+)
+BY_DRAWS = ({"minibatch": "full"}, {"minibatch": 7, "S": 3}, {"minibatch": "full", "parametrisation": "eigenbasis"})
+BY_RANK = (
+    *({"minibatch": 7, "rank": rank} for rank in (1, 5, 10, 40)),
+    {"minibatch": 7, "rank": 5, "parametrisation": "eigenbasis"},
+)
 BY_FUNCTIONS = (
     {"M": 10, "minibatch": 7, "particles": 9},
     {"M": 13, "minibatch": "full", "draw_A": "mixed", "averaging": 0.5},
     {"M": 25, "minibatch": 7, "draw_A": "data", "particles": 5},
+    {"M": 10, "minibatch": 7, "parametrisation": "eigenbasis", "particles": 9},
+)
+BY_ENERGIES = (
+    {"minibatch": "full"},
+    {"minibatch": 7, "averaging": 0.5},
+    {"minibatch": 7, "parametrisation": "eigenbasis"},
 )
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
     Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
     Row("concrete-dropout", "bernoulli", BY_RELAXED_MASKS, starts_at_prior=False),
-    Row("ensemble", "particles", ({"minibatch": "full"}, {"minibatch": 7, "averaging": 0.5}), starts_at_prior=False),
+    Row("ensemble", "particles", BY_ENERGIES, starts_at_prior=False),
     Row("exact", "full", closed_form=True),
     Row("exact", "ffg", closed_form=True),
     Row("f-svgd", "particles", BY_FUNCTIONS, starts_at_prior=False),
@@ -130,20 +157,20 @@ TABLE = (
     Row("hmc", "particles", ({"burn_in": 0.4},), one_go=True),
     Row("ivon", "ffg", BY_NEWTON, starts_at_prior=False),
     Row("laplace", "full", ({}, {"structure": "diag"}, {"structure": "low-rank", "rank": 3}), closed_form=True),
-    Row("low-rank-vi", "full", tuple({"minibatch": 7, "rank": rank} for rank in (1, 5, 10, 40)), starts_at_prior=False),
-    Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
+    Row("low-rank-vi", "full", BY_RANK, starts_at_prior=False),
+    Row("mean-field-vi", "ffg", BY_DRAWS),
     Row("rand-a", "full", BY_ADAM),
     Row("rand-a", "ffg", BY_ADAM),
     Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
     Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
-    Row("sample-then-optimise", "particles", BY_CHAINS, starts_at_prior=False),
+    Row("sample-then-optimise", "particles", BY_ANCHORS, starts_at_prior=False),
     Row("sghmc", "particles", BY_CHAINS, starts_at_prior=False),
     Row("sgld", "particles", BY_CHAINS, starts_at_prior=False),
     Row("sparse-variational-dropout", "ffg", (*BY_NOISE, {"kl": "sigmoid"})),
     Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
-    Row("svgd", "particles", ({"minibatch": "full", "particles": 9}, {"minibatch": 7}), starts_at_prior=False),
+    Row("svgd", "particles", BY_REPULSION, starts_at_prior=False),
     Row("swag", "full", BY_SGD),
     Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
     Row("vip", "factor", ({}, {"draws": 5}, {"draws": 40}), closed_form=True, drawn=True),
