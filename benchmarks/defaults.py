@@ -24,7 +24,10 @@ DATASETS = (
 )  # fmt: skip
 OF_STUDY = ("rand-a", "ssge")
 OTHERS = ("mean-field-vi", "gaussian-dropout", "variational-dropout", "sparse-variational-dropout")
-BEFORE = {"lr": 0.01, "lr_schedule": "constant", "averaging": 0.0, "max_steps": 15_000}
+BEFORE = {
+    "lr": 0.01, "lr_schedule": "constant", "averaging": 0.0, "parametrisation": "weights", "initial_scale": 1.0, "minibatch": 80,
+    "max_steps": 15_000,
+}  # fmt: skip
 STUDY = Path(__file__).parents[1] / "docs" / "study" / "scores.csv.gz"
 ROW = ["dataset", "method", "family"]
 SCORES = {

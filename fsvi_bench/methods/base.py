@@ -376,15 +376,11 @@ class Method(pl.LightningModule, ABC):
         """
         if (precision := self.trainer.precision) not in ("32-true", "64-true"):  # the former is Lightning's default
             raise InputError(f"the Trainer has precision={precision!r}, but tasks are float64; leave it out")
-        features = getattr(getattr(self.trainer, "datamodule", None), "problems", None)
-        if (
-            self.trains
-            and self.q.is_rotated
-            and getattr(features, "feature_map", None) is not self._trained.feature_map
-        ):
+        given = getattr(getattr(self.trainer, "datamodule", None), "problems", None)
+        if self.trains and self.q.is_rotated and getattr(getattr(given, "feature_map", None), "rotation", None) is None:
             raise InputError(
-                "parametrisation=eigenbasis trains a full covariance on rotated features, but the Trainer's data are "
-                "others; pass datamodule=method.data(), or set parametrisation=weights"
+                "parametrisation=eigenbasis trains a full covariance on rotated features, but those of the Trainer's "
+                "data are not; pass datamodule=method.data(), or set parametrisation=weights"
             )
         clip, skipped = self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches
         if clip and self.trainer.gradient_clip_algorithm != "value" and len(self.problems) > 1:
@@ -404,18 +400,14 @@ class Method(pl.LightningModule, ABC):
 
     def _data(self, **changes: Any) -> TaskData:
         """The same with further arguments of `TaskData`."""
-        n = self.rows_per_step
-        if self._trained is not self.problems and "fixed_A" in changes:
-            changes["fixed_A"] = changes["fixed_A"] @ self._trained.feature_map.rotation
-        return TaskData(self._trained, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
-
-    @cached_property
-    def _trained(self) -> Any:
-        """The problems in the coordinates of what `q()` returns."""
-        if not (self.trains and self.q.is_rotated):
-            return self.problems
-        k = self.problems.k
-        return self.problems.rotated(self.q.basis[:, :k, :k].to(self.problems.Phi.device))
+        n, problems = self.rows_per_step, self.problems
+        if self.trains and self.q.is_rotated:
+            assert self.basis is not None
+            rotation = self.basis[:, : problems.k, : problems.k]
+            problems = problems.rotated(rotation)
+            if "fixed_A" in changes:
+                changes["fixed_A"] = changes["fixed_A"] @ rotation.to(changes["fixed_A"].device)
+        return TaskData(problems, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
 
     def configure_optimizers(self) -> Any:
         """Adam (Kingma and Ba 2015). It is elementwise, so problems do not affect each other.

@@ -121,6 +121,7 @@ def test_a_named_number_of_steps_is_kept_and_else_late_steps_are_seen():
 
 #: At a rate at which its full covariance amplifies rounding.
 ADAM = {"lr": 0.01, "off_diagonal_lr": 1, "lr_schedule": "constant", "averaging": 0}
+ADAM |= {"parametrisation": "weights", "initial_scale": 1}
 RANDA = {family: Subject(load_method("rand-a"), family, ADAM, gpu=True) for family in ("full", "ffg")}
 SOUND = subject_of(Sound, gpu=True)
 

@@ -21,6 +21,7 @@ from tests.methods.table import (
     STEPS,
     TABLE,
     Row,
+    from_the_prior,
     label,
     take,
     toys,
@@ -35,7 +36,7 @@ DEFAULTS = default_names()
 def subject(row: Row, settings: dict, steps: int = STEPS) -> Subject:
     entry = load_method(row.method)
     budget = {"max_steps": steps} if "max_steps" in entry.cls.Options.model_fields else {}
-    return Subject(entry, row.family, {**settings, **budget})
+    return Subject(entry, row.family, {**from_the_prior(row.method, settings), **budget})
 
 
 def make(row, settings, data, places=None, seed=0, steps=STEPS):

@@ -232,7 +232,7 @@ def test_a_network_is_bitwise_the_same_in_any_batch(make, name, settings):
     for family in entry.cls.families:
         found = []
         for at in (slice(0, 3), slice(1, 2), slice(1, 3)):
-            method = entry.cls(data.narrow(at.start, at.stop), family, seeds[at], entry.options(settings))
+            method = method_on(name, data.narrow(at.start, at.stop), family, settings, seeds[at])
             train(method, "cpu")
             assert not any(method.divergences())
             place = 1 - at.start
@@ -266,7 +266,7 @@ def test_training_lowers_the_objective(name, settings):
     settings = settings | {name: value for name, value in FASTER.items() if name in fields}
     if name == "mean-field-vi":
         settings = settings | {"S": 8}
-    method = entry.cls(networks(1), None, [1], entry.options(settings))
+    method = method_on(name, networks(1), None, settings)
     before = method.objective(0, None, sets=8)
     train(method, "cpu")
     after = method.objective(0, None, sets=8)

@@ -98,7 +98,7 @@ def test_fixed_features_are_rotated_too(family):
         batch = first_batch(method)
         fixed = Phi_A if isinstance(method, FixedA) else method.seen
         plain = next(iter(TaskData(problems, [0, 1], steps=1, design=method.design, fixed_A=fixed)))
-        rows = batch._replace(rows=Rows.whole(method._trained))
+        rows = batch._replace(rows=Rows.whole(method.data().problems))
         expected = method.loss(Gaussian(q.mean, q.root), plain)
         torch.testing.assert_close(method.loss(method.q(), rows), expected, rtol=1e-11, atol=0)
 

@@ -276,11 +276,11 @@ def test_rows_name_their_networks(row: str, name: str | None) -> None:
 
 def test_default_methods_that_need_a_linear_model_leave_networks_out() -> None:
     plan = make_plan(Request(datasets=["toy"], task_files=[TOY], splits="0"))
-    rows = {(each.method, each.datasets, each.hyperparameters.get("lr")) for each in plan.variants}
+    rows = {(each.method, each.datasets, each.hyperparameters.get("minibatch")) for each in plan.variants}
     assert ("exact", ("toy",), None) in rows
     assert {row for row in rows if row[0] == "mean-field-vi"} == {
-        ("mean-field-vi", ("toy",), 0.3),
-        ("mean-field-vi", (ROW,), 0.03),  # networks have defaults of their own
+        ("mean-field-vi", ("toy",), "full"),
+        ("mean-field-vi", (ROW,), 80),  # networks have defaults of their own
     }
     alone = make_plan(Request(task_files=[TOY]))
     assert {variant.method for variant in alone.variants} == {"bernoulli-dropout", "mean-field-vi", "rand-a", "ssge"}

@@ -122,7 +122,9 @@ def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
 
 
 def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
-    request = changed(RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0})
+    request = changed(
+        RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0, "initial_scale": 1.0}
+    )
     prior = FullGaussian(torch.zeros(20, dtype=torch.float64), torch.eye(20, dtype=torch.float64))
     found = {record.cell: record for record in execute(tmp_path, request).records}
     records = [Record.model_validate_json(path.read_bytes()) for path in tmp_path.rglob("record.json")]

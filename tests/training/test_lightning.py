@@ -108,7 +108,7 @@ def test_a_run_that_the_trainers_own_max_steps_cut_goes_on_from_its_checkpoint(t
 def test_a_checkpoint_of_weights_alone_gives_the_posterior_back(tmp_path):
     begun = make("rand-a", "full", {"M": 10}, steps=27)
     trained(begun, max_steps=11).save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
-    settings = {"M": 10, "max_steps": 27, "averaging": begun.options.averaging}
+    settings = begun.options.model_dump()
     loaded = RandA.load_from_checkpoint(tmp_path / "weights.ckpt", tasks=toy_problems(2), **settings)
     assert same(loaded.posterior(), begun.posterior())
 

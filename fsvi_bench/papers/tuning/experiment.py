@@ -1,12 +1,13 @@
-"""Which learning rate, schedule and number of steps leave each method nearest to its own objective's minimum.
+"""Which parametrisation, learning rate, schedule and steps bring each method nearest to its own minimum.
 
 The search looks at a method's own objective on the training rows of the development sets, and never at the exact
-posterior. Every method has the same grid. With several families it gets one setting for all of them.
+posterior. Every method has the same grid. With several families it gets one setting for all of them. All methods have
+the same parametrisation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising, Scale
 from fsvi_bench.papers.pages import render
@@ -22,8 +24,20 @@ from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant,
 
 TEMPLATE = Path(__file__).with_name("tuning.md.j2")
 PARTS = ["variant", "setting"]
+START = ["parametrisation", "initial_scale"]
 RATES = ["lr", "schedule"]  #: what the two rounds are about, with the number of steps fixed
 TASK = ["method", "family", "dataset"]
+
+
+class Starts(Plain):
+    """Parametrisations, of which all methods get the same, and initial standard deviations, which are a method's own.
+    Both are tried with a few learning rates."""
+
+    parametrisation: tuple[str, ...] = Field(min_length=1)
+    initial_scale: tuple[PositiveFloat, ...] = Field(min_length=1)
+    lr: Annotated[tuple[PositiveFloat, ...], Rising]
+    schedule: str
+    off_diagonal_lr: PositiveFloat
 
 
 class Screening(Plain):
@@ -37,16 +51,19 @@ class Screening(Plain):
 class Settings(Plain):
     """The grid, the same for each method, and the development sets, of which the first `splits` are used.
 
-    `off_diagonal_lr` is searched with the method `roots`, of full covariances, and its winner is used for all methods.
-    All methods then search the grid in two rounds: `screening`, and a run of `steps` of what it kept. Of settings
-    within `tolerance` (nats, mean over tasks) of the best, those with the smallest learning rates win. The number
-    of steps is the smallest of `budgets` within the same tolerance. Curves are those of the chosen setting and of the
+    `starts` are tried at the length of the screening; of a method's own within `tolerance` of its best, the smallest
+    `initial_scale` wins. `off_diagonal_lr` is searched with the method `roots`, of full covariances, and its
+    winner is used for all methods. All methods then search the grid in two rounds: `screening`, and a run of `steps` of
+    what it kept. Of settings within `tolerance` (nats, mean over tasks) of the best, those with the smallest learning
+    rates win. The number of steps is the smallest of `budgets` within the same tolerance. Curves are those of the
+    chosen setting and of the
     `paper`'s, on split 0.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
     splits: PositiveInt
     methods: dict[str, tuple[str, ...]] = Field(min_length=1)  #: with their families
+    starts: Starts
     roots: str
     lr: Annotated[tuple[PositiveFloat, ...], Rising]
     schedules: dict[str, Schedule]
@@ -64,29 +81,34 @@ class Settings(Plain):
         counts = {"budgets": ", ".join(f"{steps:,}" for steps in self.budgets), "last_split": self.splits - 1}
         reference = {"paper_lr": self.paper.lr, "paper_steps": self.paper.max_steps}
         screening = {f"screening_{name}": value for name, value in self.screening}
-        return {**names, **counts, **reference, **screening, "steps": self.steps, "tolerance": self.tolerance}
+        starts_lr = ", ".join(f"{lr:g}" for lr in self.starts.lr)
+        own = {"steps": self.steps, "tolerance": self.tolerance, "starts_lr": starts_lr}
+        return {**names, **counts, **reference, **screening, **own}
 
-    def grid(self, off_diagonal_lr: float, steps: int) -> list[Setting]:
+    def grid(self, steps: int, **start: Any) -> list[Setting]:
         """Every learning rate with every schedule."""
-        return [
-            Setting(lr=lr, schedule=name, max_steps=steps, off_diagonal_lr=off_diagonal_lr)
-            for lr, name in product(self.lr, self.schedules)
-        ]
+        rates = product(self.lr, self.schedules)
+        return [Setting(lr=lr, schedule=name, max_steps=steps, **start) for lr, name in rates]
 
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The search's log, the winners, and their learning curves."""
     search, screening = Search(settings, context), settings.screening
-    roots = search.roots()
-    factor = float(gentlest(roots, ["off_diagonal_lr", "lr"], settings.tolerance)["off_diagonal_lr"].iloc[0])
-    first = search.runs(search.variants(), settings.grid(factor, screening.steps), splits=screening.splits)
-    screened = ranked(first, RATES)
+    starts = by_start(search.starts())
+    start = chosen_starts(starts, settings.tolerance)
+    roots = search.roots(start[settings.roots])
+    gentle = gentlest(roots, ["off_diagonal_lr", "lr"], settings.tolerance)
+    factor = {"off_diagonal_lr": float(gentle["off_diagonal_lr"].iloc[0])}
+    start = {method: own | factor for method, own in start.items()}
+    screened = ranked(search.screening(start), RATES)
     kept = screened.groupby("method", sort=False).head(screening.kept)
-    log = ranked(search.of_each(kept, factor, [settings.steps]), RATES)
+    log = ranked(search.of_each(kept, start, [settings.steps]), RATES)
     winners = gentlest(log, ["lr"], settings.tolerance)
-    budgets = ranked(search.of_each(winners, factor, settings.budgets), [*RATES, "max_steps"])
-    chosen = gentlest(budgets, ["max_steps"], settings.tolerance).assign(off_diagonal_lr=factor)
-    tables = {"roots": roots, "screened": screened, "log": log, "budgets": budgets, "chosen": chosen}
+    budgets = ranked(search.of_each(winners, start, settings.budgets), [*RATES, "max_steps"])
+    chosen = gentlest(budgets, ["max_steps"], settings.tolerance)
+    chosen = chosen.join(pd.DataFrame([start[method] for method in chosen["method"]]))
+    tables = {"starts": starts, "roots": roots, "screened": screened, "log": log, "budgets": budgets, "chosen": chosen}
+    tables = {name: own_options(table) for name, table in tables.items()}
     return {**tables, **compared(search.curves(chosen)), "rules": pd.DataFrame([settings.rules()])}
 
 
@@ -96,19 +118,38 @@ class Search:
     def __init__(self, settings: Settings, context: ExperimentContext) -> None:
         self.settings, self.context = settings, context
 
-    def roots(self) -> pd.DataFrame:
+    def starts(self) -> pd.DataFrame:
+        """Every start with every learning rate, of all methods."""
+        its, screening = self.settings.starts, self.settings.screening
+        common: dict[str, Any] = its.model_dump(include={"schedule", "off_diagonal_lr"}) | {
+            "max_steps": screening.steps
+        }
+        varied = product(its.parametrisation, its.initial_scale, its.lr)
+        grid = [Setting(parametrisation=of, initial_scale=scale, lr=lr, **common) for of, scale, lr in varied]
+        return self.runs(self.variants(), grid, splits=screening.splits)
+
+    def roots(self, start: dict[str, Any]) -> pd.DataFrame:
         """The whole grid with every `off_diagonal_lr`, for full covariances."""
         settings = self.settings
-        grid = [each for factor in settings.off_diagonal_lr for each in settings.grid(factor, settings.steps)]
+        factors = [{**start, "off_diagonal_lr": factor} for factor in settings.off_diagonal_lr]
+        grid = [each for own in factors for each in settings.grid(settings.steps, **own)]
         found = self.runs([Variant(method=settings.roots, family="full")], grid)
         return ranked(found, ["off_diagonal_lr", *RATES])
 
-    def of_each(self, chosen: pd.DataFrame, off_diagonal_lr: float, steps: Sequence[int]) -> pd.DataFrame:
+    def screening(self, start: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+        """The whole grid, each method from its own start."""
+        its, grid = self.settings.screening, self.settings.grid
+        return pd.concat(
+            [self.runs(self.variants(name), grid(its.steps, **own), splits=its.splits) for name, own in start.items()],
+            ignore_index=True,
+        )
+
+    def of_each(self, chosen: pd.DataFrame, start: Mapping[str, dict[str, Any]], steps: Sequence[int]) -> pd.DataFrame:
         """Runs of each method with its own learning rates and schedules, at each number of steps."""
         found = []
         for method, rows in chosen.groupby("method", sort=False):
             own: Any = product(rows[RATES].to_dict("records"), steps)
-            settings = [Setting(**rates, max_steps=count, off_diagonal_lr=off_diagonal_lr) for rates, count in own]
+            settings = [Setting(**rates, max_steps=count, **start[str(method)]) for rates, count in own]
             found.append(self.runs(self.variants(str(method)), settings))
         return pd.concat(found, ignore_index=True)
 
@@ -116,7 +157,7 @@ class Search:
         """Runs on split 0 with the chosen setting of each method and with the paper's, observed on the way."""
         found, rows = [], chosen.to_dict("records")
         for row in rows:
-            own = Setting(**{str(name): row[name] for name in Setting.model_fields})
+            own = Setting(**{str(name): row[name] for name in row if name in Setting.model_fields})
             for which, setting in {"chosen": own, "paper": self.settings.paper}.items():
                 runs = self.runs(self.variants(row["method"]), [setting], splits=1, curve=self.settings.curve)
                 found.append(runs.assign(which=which))
@@ -158,6 +199,33 @@ def ranked(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     )
     found = found.reset_index().sort_values(["diverged", "excess"], kind="stable")
     return pd.concat([found[found["method"] == name] for name in runs["method"].unique()], ignore_index=True)
+
+
+def own_options(table: pd.DataFrame) -> pd.DataFrame:
+    """Without values of options that a method does not have, which had no effect, and rows that then are the same."""
+    known = {name: load_method(name).cls.Options.model_fields for name in table["method"].unique()}
+    for option in table.columns.intersection([*START, "off_diagonal_lr"]):
+        has = table["method"].map(lambda name, option=option: option in known[name])
+        table = table.assign(**{option: table[option].astype(object).where(has, None)})
+    return table.drop_duplicates([*table.columns.difference(["excess", "diverged"])]).reset_index(drop=True)
+
+
+def by_start(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per method and start: the `excess` at its best learning rate, and how often it `diverged` there."""
+    each = ranked(runs, [*START, "lr"]).groupby(["method", *START], sort=False)
+    return each.agg({"excess": "min", "diverged": "min"}).reset_index()
+
+
+def chosen_starts(starts: pd.DataFrame, tolerance: float) -> dict[str, dict[str, Any]]:
+    """For each method, the parametrisation with the least excess on average over methods, each at its best start, and
+    of its own starts there within the tolerance of the best the one with the smallest standard deviations."""
+    best = starts.groupby(["method", "parametrisation"], sort=False)["excess"].min()
+    parametrisation = best.groupby("parametrisation", sort=False).mean().idxmin()
+    there = starts[starts["parametrisation"] == parametrisation]
+    least = there.groupby("method")["excess"].transform("min")
+    near = there[there["excess"] <= least + tolerance].sort_values("initial_scale", kind="stable")
+    found: dict[Any, Any] = near.drop_duplicates("method").set_index("method")[START].to_dict("index")
+    return {str(method): found[method] for method in starts["method"].unique()}
 
 
 def gentlest(found: pd.DataFrame, by: list[str], tolerance: float) -> pd.DataFrame:

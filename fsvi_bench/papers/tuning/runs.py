@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ class Setting(Plain):
     schedule: str  #: its name in `Settings.schedules`
     max_steps: PositiveInt
     off_diagonal_lr: PositiveFloat = 1.0
+    parametrisation: str = "weights"
+    initial_scale: PositiveFloat = 1.0
+    minibatch: PositiveInt | None = None  #: None: the method's default
+
+    def options(self, known: Container[str]) -> dict[str, Any]:
+        """Those options that a method has: others have no effect on it."""
+        return {name: value for name, value in self if name in known and value is not None}
 
 
 class Variant(Plain):
@@ -66,7 +74,7 @@ def train_and_measure(
     use_one_thread()
     problems = [load_problem(dataset, split, Path(data_dir) if data_dir else None) for split in range(splits)]
     entry = load_method(variant.method)
-    options = setting.model_dump(exclude={"schedule"}) | schedules.of[setting.schedule].model_dump()
+    options = setting.options(entry.cls.Options.model_fields) | schedules.of[setting.schedule].model_dump()
     seeds = [derive_seed("tuning", problem.sha256, variant.method, variant.family) for problem in problems]
     family: Any = variant.family
     method = entry.cls(problems, family, seeds, entry.options(options))

@@ -14,7 +14,7 @@ from fsvi_bench.methods.registry import load_method
 from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
 from fsvi_bench.methods.ssge import Ssge
 from fsvi_bench.papers.registry import REPRODUCTIONS
-from fsvi_bench.papers.tuning.experiment import gentlest, ranked
+from fsvi_bench.papers.tuning.experiment import START, by_start, chosen_starts, gentlest, own_options, ranked
 from fsvi_bench.papers.tuning.runs import objectives
 from fsvi_bench.training.trainer import train
 
@@ -39,6 +39,38 @@ def test_a_family_counts_as_much_as_a_task():
     ffg = runs(**{"0.01": (0.0, 0.0), "0.1": (8.0, 8.0)}).assign(family="ffg")
     found = ranked(pd.concat([runs(**{"0.01": (3.0, 3.0), "0.1": (0.0, 0.0)}), ffg]), ["lr"])
     assert found[["lr", "excess"]].values.tolist() == [[0.01, 1.5], [0.1, 4.0]]
+
+
+def test_a_start_is_judged_at_its_best_rate_and_the_parametrisation_is_one_for_all():
+    runs = [
+        ("a", "weights", 1.0, 0.1, 5.0), ("a", "weights", 0.1, 0.1, 9.0),
+        ("a", "eigenbasis", 1.0, 0.1, 3.0), ("a", "eigenbasis", 1.0, 0.3, 2.0), ("a", "eigenbasis", 0.1, 0.1, 2.05),
+        ("b", "weights", 1.0, 0.1, 0.0), ("b", "weights", 1.0, 0.3, math.inf), ("b", "weights", 0.1, 0.1, 7.0),
+        ("b", "eigenbasis", 1.0, 0.1, 1.0), ("b", "eigenbasis", 0.1, 0.1, 1.2),
+    ]  # fmt: skip
+    names = ["method", *START, "lr"]
+    rows = [dict(zip(names, each, strict=False)) | {"objectives": [each[-1]]} for each in runs]
+    starts = by_start(pd.DataFrame(rows).assign(family="full", dataset="d"))
+    excess = {tuple(row[:3]): row[3] for row in starts[["method", *START, "excess"]].itertuples(index=False)}
+    assert excess["a", "eigenbasis", 1.0] == 0
+    assert excess["b", "weights", 1.0] == 0
+    # The weights: (3 + 0)/2 above the least, at the best start of each; the eigenbasis: (0 + 1)/2.
+    assert chosen_starts(starts, tolerance=0.1) == {
+        "a": {"parametrisation": "eigenbasis", "initial_scale": 0.1},
+        "b": {"parametrisation": "eigenbasis", "initial_scale": 1.0},
+    }
+
+
+def test_tables_leave_out_options_that_a_method_does_not_have():
+    rows = [
+        {"method": name, "parametrisation": "weights", "initial_scale": scale, "excess": 0.0}
+        for name in ("rand-a", "ensemble", "ivon")
+        for scale in (1.0, 0.1)
+    ]
+    found = own_options(pd.DataFrame(rows))
+    assert found["method"].tolist() == ["rand-a", "rand-a", "ensemble", "ivon"]
+    assert found["initial_scale"].isna().tolist() == [False, False, True, True]
+    assert found["parametrisation"].isna().tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("tolerance", "steps"), [(0.1, 200), (1.0, 100)])
@@ -82,8 +114,8 @@ def test_sample_then_optimise_is_judged_by_the_loss_with_its_own_noise(toy):
 
 def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
     settings = REPRODUCTIONS["tuning"]._settings("paper")
-    assert len(settings.grid(1.0, 7)) == len(settings.lr) * len(settings.schedules)
-    assert {each.max_steps for each in settings.grid(1.0, 7)} == {7}
+    assert len(settings.grid(7)) == len(settings.lr) * len(settings.schedules)
+    assert {each.max_steps for each in settings.grid(7)} == {7}
     assert set(settings.datasets) == {"boston", "concrete"}  # those that no leaderboard ranks
 
 
@@ -94,6 +126,7 @@ def test_the_defaults_are_those_that_the_published_search_chose():
     for row in chosen.to_dict("records"):
         entry = load_method(row["method"])
         expected = settings.schedules[row["schedule"]].model_dump() | {name: row[name] for name in ("lr", "max_steps")}
+        expected |= {name: row[name] for name in START if name in entry.cls.Options.model_fields}
         if entry.cls in (RandA, Ssge, Fbnn):  # the others have no entries below a diagonal
             expected["off_diagonal_lr"] = row["off_diagonal_lr"]
         options = entry.options({})
