@@ -168,5 +168,6 @@ def eigenbasis(Phi: Float[Tensor, "B N k"]) -> Float[Tensor, "B k_filled k_fille
     """Eigenvectors of ΦᵀΦ of each problem, in columns. In their coordinates the Hessian of −log p(y, w) is diagonal,
     and the prior is still N(0, I). Dummy weights are coordinates of their own."""
     factors = [torch.linalg.qr(rows.clone(), mode="r").R for rows in Phi]
-    found = torch.stack([torch.linalg.svd(R).Vh.mT for R in factors])
-    return fill_diagonal(fill(found), Phi.shape[-1])
+    own = identity(Phi.shape[-1], Phi)  # for features that are not finite: their NaN must not end the other problems
+    found = [torch.linalg.svd(R).Vh.mT if bool(R.isfinite().all()) else own for R in factors]
+    return fill_diagonal(fill(torch.stack(found)), Phi.shape[-1])

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, demand, did_you_mean, quoted
-from fsvi_bench.maths.batching import Stacked
+from fsvi_bench.maths.batching import Stacked, one_by_one
 from fsvi_bench.maths.blr import eigenbasis
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
@@ -37,7 +37,7 @@ from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
 from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 START_SCALE = 0.1  #: of a network's first q, relative to the prior's standard deviations
 EVALUATION_DRAWS = 1000  #: of a network's weights, for an objective
@@ -101,8 +101,8 @@ class AdamOptions(RateOptions):
     row has up to k of them, and steps of size `lr` in all of them at once can make the root nearly singular.
 
     With `parametrisation: eigenbasis`, means (or particles) are trained as coordinates in the eigenvectors of ΦᵀΦ, in
-    which the likelihood's Hessian is diagonal and the prior is N(0, I) still. So is a full covariance, each row of its
-    root relative to the entry on the diagonal. For linear models only.
+    which the likelihood's Hessian is diagonal and the prior is N(0, I) still. A full covariance is trained in these
+    coordinates too, with each row of its root relative to the entry on the diagonal. For linear models only.
     """
 
     off_diagonal_lr: PositiveFloat = 1.0
@@ -117,7 +117,8 @@ class AdamOptions(RateOptions):
 
 
 class GaussianOptions(AdamOptions):
-    """Adam on a q with standard deviations, which start at `initial_scale` times the prior's.
+    """Adam on a q with standard deviations, which start at `initial_scale` times the prior's, or, for a network, at
+    `initial_scale` times a tenth of them.
 
     Adam is slow to shrink them: the gradient of ½λs² in log s falls like s², faster than Adam forgets the gradients
     before. It is quick to let them grow.
@@ -222,11 +223,21 @@ class Method(pl.LightningModule, ABC):
         """`initial()`, moved as the options say, or for a network off the prior's mean."""
         if isinstance(self.options, AdamOptions):
             self.options.require_parametrisation(self.problems)
-        q, scale = self.initial(), getattr(self.options, "initial_scale", 1.0)
-        if q.basis is None and self.basis is not None:
+        q, scale, name = self.initial(), getattr(self.options, "initial_scale", 1.0), type(self).__name__
+        if self.basis is not None and getattr(q, "basis", None) is None:
             raise InputError(
-                f"{type(self).__name__} does not train q in the eigenbasis, got parametrisation=eigenbasis; set "
+                f"{name} does not train q in the eigenbasis, got parametrisation=eigenbasis; set "
                 "parametrisation=weights, or pass self.basis to the q of initial()"
+            )
+        if getattr(q, "is_rotated", False) and not isinstance(self.problems.feature_map, FeatureMap):
+            raise InputError(
+                f"{name} cannot rotate a network's tangent, got parametrisation=eigenbasis for a full covariance; set "
+                "parametrisation=weights"
+            )
+        if scale != 1 and not (isinstance(q, TrainablePosterior) and q.has_scale):
+            raise InputError(
+                f"{name} has no standard deviations to start from, got initial_scale={scale:g}; set "
+                "initial_scale=1, or define rescale() of the q of initial()"
             )
         if self.is_network:
             q.start(self.streams.normal("initial mean", self.problems.k), START_SCALE * scale)
@@ -377,10 +388,11 @@ class Method(pl.LightningModule, ABC):
         if (precision := self.trainer.precision) not in ("32-true", "64-true"):  # the former is Lightning's default
             raise InputError(f"the Trainer has precision={precision!r}, but tasks are float64; leave it out")
         given = getattr(getattr(self.trainer, "datamodule", None), "problems", None)
-        if self.trains and self.q.is_rotated and getattr(getattr(given, "feature_map", None), "rotation", None) is None:
+        rotated, own = (getattr(getattr(of, "feature_map", None), "rotation", None) for of in (given, self.problems))
+        if (rotated is None) != (own is None and not self._is_rotated):
             raise InputError(
-                "parametrisation=eigenbasis trains a full covariance on rotated features, but those of the Trainer's "
-                "data are not; pass datamodule=method.data(), or set parametrisation=weights"
+                "parametrisation=eigenbasis trains a full covariance on rotated features, and all else on those given, "
+                f"but the Trainer's data are {'not ' * (rotated is None)}rotated; pass datamodule=method.data()"
             )
         clip, skipped = self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches
         if clip and self.trainer.gradient_clip_algorithm != "value" and len(self.problems) > 1:
@@ -401,13 +413,19 @@ class Method(pl.LightningModule, ABC):
     def _data(self, **changes: Any) -> TaskData:
         """The same with further arguments of `TaskData`."""
         n, problems = self.rows_per_step, self.problems
-        if self.trains and self.q.is_rotated:
+        if self._is_rotated:
             assert self.basis is not None
             rotation = self.basis[:, : problems.k, : problems.k]
             problems = problems.rotated(rotation)
             if "fixed_A" in changes:
-                changes["fixed_A"] = changes["fixed_A"] @ rotation.to(changes["fixed_A"].device)
+                fixed = changes["fixed_A"]
+                changes["fixed_A"] = one_by_one(torch.matmul, fixed, rotation.to(fixed.device))
         return TaskData(problems, self.seeds, steps=self.num_steps, minibatch=n, design=self.design, **changes)
+
+    @property
+    def _is_rotated(self) -> bool:
+        """Whether losses are computed on rotated features."""
+        return self.trains and bool(getattr(self.q, "is_rotated", False))
 
     def configure_optimizers(self) -> Any:
         """Adam (Kingma and Ba 2015). It is elementwise, so problems do not affect each other.
@@ -463,7 +481,19 @@ class Method(pl.LightningModule, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook. A Trainer stopped by its own `max_steps` marks the epoch as done, although the run may have
-        steps left."""
+        steps left.
+
+        Raises:
+            InputError: the checkpoint's q is in another basis: eigenvectors are unique up to signs only, which another
+                processor or BLAS may choose otherwise.
+        """
+        theirs = checkpoint["state_dict"].get("q.basis")
+        ours = getattr(self.q, "basis", None) if self.trains else None
+        if (theirs is None) != (ours is None) or not (ours is None or torch.allclose(theirs.to(ours), ours, atol=1e-8)):
+            raise InputError(
+                "the checkpoint's q has other coordinates than this method's, since its parametrisation or the machine "
+                "differs; train from the start, or with the checkpoint's options on such a machine"
+            )
         unfinished = checkpoint["state_dict"]["_extra_state"]["steps_done"] < self.num_steps
         if unfinished and "loops" in checkpoint:  # absent from checkpoints of weights only
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"].update(processed=0, completed=0)
@@ -538,7 +568,8 @@ class Method(pl.LightningModule, ABC):
     def terms(self, place: int) -> Any:
         """One problem's q as an argument for `loss`: a batch of one, on the CPU."""
         if self.trains:
-            terms = self._moving().only(place).terms()
+            alone = self._moving().only(place)
+            terms = alone.terms() if isinstance(alone, TrainablePosterior) else alone()
             return type(terms)(*(tensor.cpu() for tensor in terms))
         q = self.solved[place : place + 1]
         return Gaussian(q.mean, q.root)

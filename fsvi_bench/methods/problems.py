@@ -88,7 +88,9 @@ class TrainingData(Stacked):
     def rotated(self, basis: Float[Tensor, "B k k"]) -> TrainingData:
         """The same functions with the weights' coordinates in an orthonormal basis, its columns: features Φ·basis."""
         turned = [Phi.clone() @ of_problem.clone() for Phi, of_problem in zip(self.Phi, basis, strict=True)]
-        return replace(self, Phi=torch.stack(turned), feature_map=replace(self.feature_map, rotation=basis))
+        before = self.feature_map.rotation
+        rotation = basis if before is None else before @ basis
+        return replace(self, Phi=torch.stack(turned), feature_map=replace(self.feature_map, rotation=rotation))
 
     @property
     def Phi_box(self) -> Float[Tensor, "B 1000 k"]:

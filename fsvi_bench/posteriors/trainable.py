@@ -47,8 +47,14 @@ class TrainablePosterior(nn.Module, ABC):
         """Whether `forward` returns all of q in the basis, so that losses need features in it, too."""
         return False
 
+    @property
+    def has_scale(self) -> bool:
+        """Whether `rescale` has an effect."""
+        named = any(name in ("log_scale", "lower") for name, _ in self.named_parameters())
+        return named or type(self).rescale is not TrainablePosterior.rescale
+
     def terms(self) -> Any:
-        """As `forward`, but over the weights, whatever the basis."""
+        """q in the weights' own coordinates, as losses over the weights take it."""
         return self()
 
     def located(self, coordinates: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:

@@ -8,7 +8,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior, eigenbasis
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.methods.base import AdamOptions, Method
+from fsvi_bench.methods.base import AdamOptions, GaussianOptions, Method
 from fsvi_bench.methods.data import Rows, TaskData, expected_nll
 from fsvi_bench.methods.ensemble import Ensemble
 from fsvi_bench.methods.fixed_a import FixedA
@@ -21,7 +21,7 @@ from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
 from fsvi_bench.methods.sparse_variational_dropout import SparseVariationalDropout
 from fsvi_bench.methods.ssge import Ssge
-from fsvi_bench.posteriors.trainable import TrainableGaussian
+from fsvi_bench.posteriors.trainable import TrainableGaussian, TrainablePosterior
 from fsvi_bench.training.trainer import train
 from tests.maths.draws import eye, normal
 from tests.methods.synthetic import FAMILIES, features, synthetic
@@ -64,23 +64,24 @@ def test_a_root_relative_to_its_diagonal_has_the_gradients_of_its_form():
 
 
 @pytest.mark.parametrize("make", [RandA, Ssge])
+@pytest.mark.parametrize("k", [8, 9])
 @pytest.mark.parametrize(("M", "minibatch"), [(5, "full"), (5, 7), (7, 7), (12, "full")])
-def test_a_loss_in_the_basis_is_that_over_the_weights(make, M, minibatch):
+def test_a_loss_in_the_basis_is_that_over_the_weights(make, M, minibatch, k):
     """The same rows and measurement sets with and without rotation. Sets of M = 12 > k see every weight."""
-    problems = synthetic(2)
+    problems = synthetic(2, k=k)
     method = make(problems, "full", [3, 4], M=M, minibatch=minibatch, max_steps=4, **EIGEN)
-    method.q.mean.data[:, :8] = normal(5, 2, 8)
-    method.q.lower.data[:, :8, :8] = 0.3 * normal(6, 2, 8, 8)
+    method.q.mean.data[:, :k] = normal(5, 2, k)
+    method.q.lower.data[:, :k, :k] = 0.3 * normal(6, 2, k, k)
     plain = make(problems, "full", [3, 4], M=M, minibatch=minibatch, max_steps=4)
     method.train(False)
     plain.train(False)
     q = method.posterior()
     for ours, theirs in zip(method.data(), plain.data(), strict=True):
-        expected = plain.loss(Gaussian(q.mean, q.root), theirs)
+        expected = plain.loss(method.q.terms(), theirs)
         torch.testing.assert_close(method.loss(method.q(), ours), expected, rtol=1e-11, atol=0)
     terms = method.terms(1)
-    torch.testing.assert_close(terms.root, q.root[1:], rtol=1e-13, atol=1e-15)
-    assert torch.equal(terms.mean, q.mean[1:])
+    torch.testing.assert_close(terms.root[:, :k, :k], q.root[1:], rtol=1e-13, atol=1e-15)
+    assert torch.equal(terms.mean[:, :k], q.mean[1:])
 
 
 @pytest.mark.parametrize("family", ["full", "ffg"])
@@ -94,6 +95,9 @@ def test_fixed_features_are_rotated_too(family):
     ):
         if isinstance(method, FixedA):
             method.Phi_A = Phi_A
+        method.q.mean.data[:, :8] = normal(5, 2, 8)
+        if family == "full":
+            method.q.lower.data[:, :8, :8] = 0.3 * normal(6, 2, 8, 8)
         q = method.posterior()
         batch = first_batch(method)
         fixed = Phi_A if isinstance(method, FixedA) else method.seen
@@ -198,6 +202,24 @@ def test_what_cannot_be_trained_in_the_basis_says_so():
 
     with pytest.raises(InputError, match=r"Own does not train q in the eigenbasis.*set parametrisation=weights"):
         Own(problems, "ffg", **EIGEN)
+
+    class WithoutScale(TrainablePosterior):
+        def __init__(self, basis):
+            super().__init__(basis)
+            self.k, self.mean = 8, torch.nn.Parameter(torch.zeros(1, 8, dtype=torch.float64))
+
+        def forward(self):
+            return Gaussian(self.located(self.mean), torch.ones_like(self.mean))
+
+    class Fixed(Own):
+        Options = GaussianOptions
+
+        def initial(self):
+            return WithoutScale(self.basis)
+
+    assert Fixed(problems, "ffg", **EIGEN).posterior().mean.shape == (1, 8)
+    with pytest.raises(InputError, match=r"no standard deviations to start from, got initial_scale=0.1"):
+        Fixed(problems, "ffg", initial_scale=0.1)
     with pytest.raises(InputError, match="no such option"):
         Ivon(problems, **EIGEN)
     with pytest.raises(InputError, match="option 'initial_scale': got 0"):
@@ -229,6 +251,8 @@ def test_a_trainer_with_data_in_other_coordinates_is_refused():
     Trainer(max_epochs=1, **quiet).fit(method, datamodule=method.data())
     assert method.steps_done == 2
     axis_aligned = RandA(problems, "ffg", M=5, max_steps=2, minibatch="full", **EIGEN)
+    with pytest.raises(InputError, match="the Trainer's data are rotated"):
+        Trainer(max_epochs=1, **quiet).fit(axis_aligned, datamodule=method.data())
     Trainer(max_epochs=1, **quiet).fit(axis_aligned, datamodule=own)
     assert axis_aligned.steps_done == 2
 
@@ -241,3 +265,51 @@ def test_a_problem_alone_takes_its_own_basis_along(family):
     alone, q = method.q.only(1), method.posterior()
     assert torch.equal(alone.posterior().mean, q.mean[1:2])
     assert torch.equal(alone.posterior().covariance_tril(), q[1:2].covariance_tril())
+
+
+@pytest.mark.parametrize("k", [8, 9])
+@pytest.mark.parametrize("make", [FixedA, Gwi])
+def test_rotated_features_are_bitwise_the_same_in_any_batch(make, k):
+    """Of an odd size too, which no matrix product pads."""
+    problems = synthetic(4, N=31, k=k)
+    settings = {"M": 5, "optimizer": "adam"} if make is FixedA else {"training": "adam"}
+
+    def trained(at):
+        method = make(problems.narrow(at, at + 1) if at else problems, "full", None, max_steps=5, **settings, **EIGEN)
+        method = make(method.problems, "full", [at] if at else [0, 1, 2, 3], max_steps=5, **settings, **EIGEN)
+        train(method, "cpu")
+        return method.posterior()
+
+    together = trained(0)
+    for at in (1, 3):
+        alone = trained(at)
+        assert torch.equal(alone.mean[0], together.mean[at])
+        assert torch.equal(alone.covariance_tril()[0], together.covariance_tril()[at])
+
+
+def test_a_problem_whose_features_are_not_finite_does_not_end_the_others():
+    problems = synthetic(2)
+    problems.Phi[1, 0, 0] = torch.nan
+    method = MeanFieldVI(problems, max_steps=3, **EIGEN)
+    train(method, "cpu")
+    alone = MeanFieldVI(problems.only(0), max_steps=3, **EIGEN)
+    train(alone, "cpu")
+    assert torch.equal(method.posterior().mean[0], alone.posterior().mean[0])
+    assert method.divergences()[1]
+
+
+def test_a_checkpoint_in_another_basis_is_refused(tmp_path):
+    """As from a machine whose LAPACK chooses other signs."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": tmp_path}
+    settings = {"M": 5, "max_steps": 4, "minibatch": "full"}
+    trainer = Trainer(max_epochs=1, **quiet)
+    method = RandA(synthetic(1), "full", [1], **settings, **EIGEN)
+    trainer.fit(method, datamodule=method.data())
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    kept = torch.load(tmp_path / "one.ckpt", weights_only=False)
+    RandA(synthetic(1), "full", [1], **settings, **EIGEN).on_load_checkpoint(kept)
+    other = RandA(synthetic(1), "full", [1], **settings, **EIGEN)
+    other.q.basis[..., 0] *= -1
+    for each in (other, RandA(synthetic(1), "full", [1], **settings)):
+        with pytest.raises(InputError, match="has other coordinates than this method's"):
+            each.on_load_checkpoint(kept)

@@ -202,7 +202,7 @@ def ranked(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
 
 
 def own_options(table: pd.DataFrame) -> pd.DataFrame:
-    """Without values of options that a method does not have, which had no effect, and rows that then are the same."""
+    """Without values of options that a method does not have, and rows that then are the same."""
     known = {name: load_method(name).cls.Options.model_fields for name in table["method"].unique()}
     for option in table.columns.intersection([*START, "off_diagonal_lr"]):
         has = table["method"].map(lambda name, option=option: option in known[name])
@@ -211,7 +211,8 @@ def own_options(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_start(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per method and start: the `excess` at its best learning rate, and how often it `diverged` there."""
+    """One row per method and start: the `excess` at its best learning rate, and on how many tasks it `diverged` at the
+    rate with the fewest."""
     each = ranked(runs, [*START, "lr"]).groupby(["method", *START], sort=False)
     return each.agg({"excess": "min", "diverged": "min"}).reset_index()
 
