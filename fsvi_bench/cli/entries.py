@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -64,10 +63,7 @@ def submit(options: Submit) -> int:
         return 1
     folder = root / "entries" / entry.name
     print(folder)
-    edition = verification.edition
-    more = f" --edition {edition.name}" * edition.is_networks + " --networks DIR" * edition.has_private_networks
-    more += " --secret FILE" * (edition.status == "open")
-    stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{more}")
+    stderr.print(f"next: {verification.edition.verify_command(str(folder))}")
     return 0
 
 

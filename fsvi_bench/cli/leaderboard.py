@@ -58,9 +58,7 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
     board, files = build_site(root, out, options.edition)
     for each in board.standings:
         if each.stale is not None:
-            more = f" --edition {board.edition.name}" * board.edition.is_networks
-            more += " --networks DIR" * board.edition.has_private_networks
-            renewed = f"fsvi-bench verify {root / 'entries' / each.name}{more}"
+            renewed = board.edition.verify_command(str(root / "entries" / each.name), signed=board.signed)
             stderr.print(f"{each.name} has no valid result: {each.stale}; run: {renewed}")
     for refused in board.refused:
         stderr.print(f"{refused.name} was refused: {refused.problem}")

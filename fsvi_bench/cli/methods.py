@@ -23,6 +23,7 @@ def methods_list(options: MethodsList) -> None:
             "name": entry.name,
             "summary": entry.defaults.summary,
             "families": list(entry.cls.families),
+            "networks": entry.cls.networks is not None,
             "deterministic": entry.cls.deterministic,
             "options": defaults.model_dump(mode="json"),
         }
@@ -31,8 +32,9 @@ def methods_list(options: MethodsList) -> None:
     rows = []
     for entry, defaults in entries:
         words = ", ".join(f"{key}={value}" for key, value in defaults.model_dump().items())
-        rows.append((entry.name, ", ".join(entry.cls.families), words or "none", entry.defaults.summary))
-    columns = ("name", "families", "options", "summary")
+        networks = "yes" if entry.cls.networks else ""
+        rows.append((entry.name, ", ".join(entry.cls.families), networks, words or "none", entry.defaults.summary))
+    columns = ("name", "families", "networks", "options", "summary")
     show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
 
 

@@ -12,6 +12,7 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,16 @@ class Edition(Strict):
     def has_private_networks(self) -> bool:
         """Whether its references are still in a folder of the verifier's own."""
         return self.is_networks and self.status == "open"
+
+    def verify_command(self, entry: str, *, signed: bool = False) -> str:
+        """The command that verifies the entry in a folder, with placeholders for files that the maintainer has."""
+        needed = {
+            "--secret FILE": self.status == "open",
+            "--networks DIR": self.has_private_networks,
+            "--key FILE": signed,
+        }
+        words = [option for option, given in needed.items() if given]
+        return " ".join(["fsvi-bench verify", shlex.quote(entry), f"--edition {self.name}", *words])
 
     @property
     def ranked_datasets(self) -> list[str]:

@@ -198,7 +198,8 @@ def test_equal_folders_give_equal_files_whatever_the_order(files, tmp_path, cli)
     other = save_board(tmp_path / "other", order=-1)
     status, out, err = cli("leaderboard", "build", "--root", other, "--out", tmp_path / "site")
     assert (status, out) == (0, f"{tmp_path / 'site' / 'index.html'}\n")
-    assert "fresh has no valid result: not verified yet" in err
+    command = f"fsvi-bench verify {other / 'entries' / 'fresh'} --edition v2\n"
+    assert f"fresh has no valid result: not verified yet; run: {command}" in err
     assert "broken was refused" in err
     written = tree(tmp_path / "site")
     assert written.pop(MANIFEST)
