@@ -80,10 +80,14 @@ class FitSettings(Strict):
     """
 
     k: int = Field(default=100, ge=1)
+    initial_lengthscale: float = Field(default=1.0, gt=0, description="of every input, standardised")
     initial_noise_variance: float = Field(default=1e-4, gt=0)
     noise_floor: float = Field(default=1e-6, gt=0, description="lower bound of the noise variance, standardised")
     jitter: float = Field(default=1e-6, ge=0, description="added to the diagonal of k(Z,Z)")
     max_iterations: int = Field(default=5000, ge=1)
+    initial_rows: int | None = Field(
+        default=None, ge=1, description="rows to whose exact GP kernel and noise are fitted before they are to all"
+    )
 
 
 class _Described(Strict):

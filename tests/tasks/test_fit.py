@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fsvi_bench.tasks.card import FitSettings
-from fsvi_bench.tasks.fit import CollapsedBound, SparseGP, fit_sgpr, minus_bound
+from fsvi_bench.tasks.fit import CollapsedBound, SparseGP, exact_gp, fit_sgpr, minus_bound
 
 
 def model_of(N=60, k=7, D=2, seed=3, **settings):
@@ -83,3 +83,54 @@ def test_a_fitted_model_predicts_as_gpytorch_models_do():
     with torch.no_grad():
         mean = model(torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]).mean
     assert mean.numpy() == pytest.approx(np.sin(2 * np.linspace(-1.5, 1.5, 7)), abs=0.15)
+
+
+def evidence(X, y, raw):
+    """log N(y; 0, K + σ² I), from the logarithms of lengthscales, outputscale and noise variance."""
+    scaled = torch.from_numpy(X) / raw[:-2].exp()
+    squares = (scaled[:, None] - scaled).square().sum(-1)
+    K = raw[-2].exp() * torch.exp(-squares / 2)
+    noise = raw[-1].exp() * torch.eye(len(y), dtype=torch.float64)
+    zero = torch.zeros(len(y), dtype=torch.float64)
+    return torch.distributions.MultivariateNormal(zero, K + noise).log_prob(torch.from_numpy(y))
+
+
+def test_the_exact_gp_is_where_the_evidence_has_no_slope():
+    """L-BFGS stops when a bound of about −60 nats changes by less than 1e-7 nats, which leaves slopes below 0.01.
+
+    A jitter of 1e-9 at the inducing points moves the bound by about 1e-6 nats.
+    """
+    g = np.random.default_rng(5)
+    X = g.normal(size=(60, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * g.normal(size=60)
+    settings = FitSettings(initial_lengthscale=1.7, initial_noise_variance=0.1, jitter=1e-9)
+    model = exact_gp(X, y, settings)
+    kernel = model.covar_module.base_kernel
+    found = [*kernel.base_kernel.lengthscale[0], kernel.outputscale, model.likelihood.noise[0]]
+    raw = torch.stack(found).detach().log().requires_grad_()
+    value = evidence(X, y, raw)
+    assert CollapsedBound(model.likelihood, model, settings.jitter)(model).item() == pytest.approx(
+        value.item(), rel=1e-6
+    )
+    (slope,) = torch.autograd.grad(value, raw)
+    assert float(slope.abs().max()) < 1e-2
+    start = torch.tensor([1.7, 1.7, 1.7, 1.0, 0.1], dtype=torch.float64).log()
+    assert value > evidence(X, y, start) + 5
+    assert torch.equal(model.covar_module.inducing_points, torch.from_numpy(X))
+
+
+def test_with_many_inputs_a_fit_finds_those_that_matter_from_the_exact_gp_of_some_rows_only():
+    """From lengthscales of 1 in 30 dimensions, all is noise: the bound of that is −½ log(2πe) per point."""
+    g = np.random.default_rng(0)
+    X = g.normal(size=(1000, 30))
+    y = np.sin(X[:, 4]) + 0.3 * g.normal(size=1000)
+    y = (y - y.mean()) / y.std()
+    _, lost = fit_sgpr(X, y, FitSettings(k=20), np.random.default_rng(1))
+    assert lost.bound_per_point == pytest.approx(-0.5 * np.log(2 * np.pi * np.e), abs=1e-3)
+    settings = FitSettings(
+        k=20, initial_lengthscale=5.5, initial_noise_variance=0.1, initial_rows=200, max_iterations=60
+    )
+    model, fit = fit_sgpr(X, y, settings, np.random.default_rng(1))
+    assert fit.bound_per_point > -0.8
+    lengthscales = model.covar_module.base_kernel.base_kernel.lengthscale[0]
+    assert int(lengthscales.argmin()) == 4
