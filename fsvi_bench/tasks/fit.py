@@ -162,8 +162,13 @@ def _maximise(bound: CollapsedBound, settings: FitSettings, fixed: int = 0) -> O
         value, gradient = minus_bound(np.concatenate([vector[:fixed], free]), bound)
         return value, gradient[fixed:]
 
-    options = {"maxiter": settings.max_iterations, "maxfun": 3 * settings.max_iterations}
-    result = minimize(objective, vector[fixed:], jac=True, method="L-BFGS-B", options=options)
+    result = minimize(
+        objective,
+        vector[fixed:],
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": settings.max_iterations, "maxfun": 3 * settings.max_iterations},
+    )
     bound.vector[fixed:] = torch.from_numpy(result.x)
     return result
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,13 @@ from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.threads import one_thread
 
+NOISE_ALONE = 1e-3  #: variance of f relative to the noise's: at less, a fit found no signal
+
 
 class _Options(BaseModel):
     k: int = Field(100, ge=1)
+    initial_lengthscale: float = Field(1.0, gt=0, allow_inf_nan=False)
+    initial_rows: int | None = Field(None, ge=1)
     test_fraction: float = Field(0.1, gt=0, lt=1)
     seed: int = Field(1, ge=0, lt=2**32)
     jitter: float = Field(1e-6, ge=0, allow_inf_nan=False)
@@ -40,7 +46,15 @@ def _options(**given: Any) -> _Options:
 
 @one_thread()
 def make_task(
-    X: ArrayLike, y: ArrayLike, *, k: int = 100, test_fraction: float = 0.1, seed: int = 1, name: str = "own"
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    k: int = 100,
+    test_fraction: float = 0.1,
+    seed: int = 1,
+    name: str = "own",
+    initial_lengthscale: float = 1.0,
+    initial_rows: int | None = None,
 ) -> Task:
     """Fits a sparse GP to the user's own data, as for the official tasks, and certifies the resulting task.
 
@@ -52,12 +66,18 @@ def make_task(
         test_fraction: fraction of the rows that is held out.
         seed: for the train/test split and the initial inducing points.
         name: name of the data set; letters, digits, - and _.
+        initial_lengthscale: where the fit starts, in standard deviations of the inputs; about √D for many inputs.
+        initial_rows: training rows to whose exact GP kernel and noise are fitted first; None: the fit starts with all.
+
+    Warns:
+        UserWarning: the fit found nothing but noise.
 
     Raises:
         InputError: the data or settings are not valid.
         TaskRefused: the exact posterior cannot be computed to the required accuracy.
     """
-    options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name)
+    options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name, initial_lengthscale=initial_lengthscale,
+                       initial_rows=initial_rows)  # fmt: skip
     raw = _raw_data(X, y)
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
@@ -66,7 +86,16 @@ def make_task(
             f"{len(raw.y)}; change it"
         )
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
-    return fit_task(name, 0, raw, rows, FitSettings(k=options.k), rng).certified()
+    settings = FitSettings(**options.model_dump(include={"k", "initial_lengthscale", "initial_rows"}))
+    task = fit_task(name, 0, raw, rows, settings, rng).certified()
+    if float(task.Phi.square().sum(1).mean() / task.noise_variance) < NOISE_ALONE:
+        D = raw.X.shape[1]
+        warnings.warn(
+            f"the fit of '{name}' found nothing but noise, so its exact posterior is the prior; if the data have more, "
+            f"start the fit elsewhere, for example with initial_lengthscale={math.sqrt(D):.2g} and initial_rows=1000",
+            stacklevel=3,
+        )
+    return task
 
 
 @one_thread()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -59,6 +60,19 @@ def test_the_inducing_points_depend_on_the_seed_and_not_on_the_name(task):
     renamed = make_task(*data(), k=8, name="another")
     assert torch.equal(renamed.frozen.inducing_points, task.frozen.inducing_points)
     assert renamed.sha256 != task.sha256
+
+
+def test_a_fit_that_finds_nothing_but_noise_is_reported_with_what_mends_it():
+    g = np.random.default_rng(0)
+    X = g.normal(size=(400, 30))
+    y = np.sin(X[:, 4]) + 0.3 * g.normal(size=400)
+    with pytest.warns(UserWarning, match="nothing but noise.* initial_lengthscale=5.5 and initial_rows=1000") as caught:
+        make_task(X, y, k=20)
+    assert [each.filename for each in caught if "nothing but noise" in str(each.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the fit of")
+        found = make_task(X, y, k=20, initial_lengthscale=5.5, initial_rows=200)
+    assert found.certificate.fit.bound_per_point > -1.2
 
 
 def test_pandas_and_columns_of_targets_are_the_same_task(task):
