@@ -20,7 +20,8 @@ import fsvi_bench
 from fsvi_bench.presenting.plots import digits
 
 DATASETS = (
-    "boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht", "airfoil", "skillcraft", "sml",
+    "boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht", "airfoil", "parkinsons", "pol",
+    "skillcraft", "sml",
 )  # fmt: skip
 OF_STUDY = ("rand-a", "ssge")
 OTHERS = ("mean-field-vi", "gaussian-dropout", "variational-dropout", "sparse-variational-dropout")

@@ -18,6 +18,7 @@ from fsvi_bench.leaderboard.network_tasks import model_of
 from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
 from fsvi_bench.presenting.tables import Table, Written, in_words
+from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.official import official_splits
 
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
@@ -32,7 +33,8 @@ def leaderboard_init(options: commands.LeaderboardInit) -> None:
     names = networks or list(options.datasets or DATASETS)
     for name in names if not networks else ():
         if not official_splits(name):
-            raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {', '.join(DATASETS)}")
+            known = ", ".join(each for each in card_names() if official_splits(each))
+            raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {known}")
     more = options.model_dump(include={"seeds", "allow_without_isolation"})
     made = make_board(root, options.edition, names, secret, PROTOCOLS[bool(networks)], **more)
     print(root / "editions" / made.name)
