@@ -64,7 +64,6 @@ SHOWN: dict[str, tuple[Scale, ...]] = {
     "gal2016-elbo": ("medium",),
     "gal2016-uncertainty": ("medium",),
     "linear-vs-network": ("paper",),
-    "numerics": ("quick",),
 }
 TITLES: dict[Scale, str] = {"quick": "preview", "medium": "medium scale", "paper": "full scale"}
 #: Reproductions whose figure is one of the study's, in docs/study, with their times on two cores.
