@@ -62,6 +62,8 @@ def test_every_split_of_a_data_set_is_frozen_with_its_standard_rows_and_a_certif
         # A line search that gave up, which SciPy calls abnormal, is no end of a fit.
         assert certificate.fit.converged or certificate.fit.iterations == card.fit.max_iterations
         assert (float(task.jitter), certificate.jitter) == (card.fit.jitter, card.fit.jitter)
+        # Standardised targets that are nothing but noise have −½ log(2πe) = −1.419 nats per point.
+        assert certificate.fit.bound_per_point > -1.3
         # At the floor the card, not the data, would have chosen the noise.
         assert certificate.noise_variance == float(task.noise_variance) > 1.1 * card.fit.noise_floor
         certificate.require_limits()
