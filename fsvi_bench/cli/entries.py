@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import tempfile
 from dataclasses import replace
@@ -26,7 +27,7 @@ from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import require_conformance
 from fsvi_bench.leaderboard.network_tasks import TRIAL
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
-from fsvi_bench.leaderboard.signing import require_key
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key
 from fsvi_bench.leaderboard.verifying import Verification
 from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.running.executors import Executor, make_executor
@@ -63,7 +64,8 @@ def submit(options: Submit) -> int:
         return 1
     folder = root / "entries" / entry.name
     print(folder)
-    stderr.print(f"next: {verification.edition.verify_command(str(folder))}")
+    signed = os.path.lexists(root / ALLOWED_SIGNERS)
+    stderr.print(f"next: {verification.edition.verify_command(str(folder), signed=signed)}")
     return 0
 
 

@@ -75,8 +75,8 @@ class SplitProtocol(Strict):
 class FitSettings(Strict):
     """Settings of the sparse GP that supplies the features.
 
-    k, the initial noise and the number of iterations are those of Burt et al. (2020), appendix F.2. The paper does not
-    state jitter or noise floor; these are the defaults of GPflow, which it used.
+    By default, k, the start and the number of iterations are those of Burt et al. (2020), appendix F.2. The paper does
+    not state jitter or noise floor; these are the defaults of GPflow, which it used.
     """
 
     k: int = Field(default=100, ge=1)
@@ -86,7 +86,7 @@ class FitSettings(Strict):
     jitter: float = Field(default=1e-6, ge=0, description="added to the diagonal of k(Z,Z)")
     max_iterations: int = Field(default=5000, ge=1)
     initial_rows: int | None = Field(
-        default=None, ge=1, description="rows to whose exact GP kernel and noise are fitted before they are to all"
+        default=None, ge=1, description="number of rows, drawn at random, from whose exact GP the fit starts"
     )
 
 

@@ -1,17 +1,19 @@
 """Fits the sparse GP regression (Titsias 2009) that supplies a task's features, on one training split.
 
-Settings follow Burt et al. (2020), appendix F.2: ARD RBF kernel, initial lengthscales 1 and noise variance 1e-4,
+Defaults follow Burt et al. (2020), appendix F.2: ARD RBF kernel, initial lengthscales 1 and noise variance 1e-4,
 inducing points drawn from the training inputs, at most 5000 iterations of L-BFGS. The model is GPyTorch's. The bound is
 our own marginal log likelihood: GPyTorch's takes four times as long, and it is a mean per data point, which changes
 when L-BFGS stops.
 
 With many inputs, a kernel of lengthscale 1 is almost 0 between most pairs of rows, and the fit can end where everything
-is noise. The cards of such data sets have a longer `initial_lengthscale`, and `initial_rows` where that is not enough:
-then kernel and noise start at the optimum of the exact GP on so many rows, as in Snelson and Ghahramani (2006).
+is noise. The cards of such data sets have a longer `initial_lengthscale`, and, where that is not enough, more initial
+noise and `initial_rows`: the fit then starts at the optimum of the exact GP on so many rows, as in Snelson and
+Ghahramani (2006).
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import platform
 import time
@@ -122,14 +124,8 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
         InputError: there are fewer distinct training inputs than inducing points.
     """
     started = time.perf_counter()
-    model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
-    if settings.initial_rows is not None:
-        rows = rng.choice(len(X), min(settings.initial_rows, len(X)), replace=False)
-        exact = exact_gp(X[rows], y[rows], settings)
-        model.covar_module.base_kernel.load_state_dict(exact.covar_module.base_kernel.state_dict())
-        model.likelihood.load_state_dict(exact.likelihood.state_dict())
-    bound = CollapsedBound(model.likelihood, model, settings.jitter)
-    result = _maximise(bound, settings)
+    model = _start(X, y, settings, rng)
+    result = _maximise(CollapsedBound(model.likelihood, model, settings.jitter), settings)
     return model, Fit(
         bound=-result.fun,
         bound_per_point=-result.fun / len(y),
@@ -144,10 +140,27 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
     )
 
 
+def _start(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> SparseGP:
+    """The model at the initial parameters: of the settings, or of the exact GP of some rows if that bound is higher.
+
+    It is not if these rows have no noise, unlike others.
+    """
+    model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
+    if settings.initial_rows is None:
+        return model
+    rows = rng.choice(len(X), min(settings.initial_rows, len(X)), replace=False)
+    exact, other = exact_gp(X[rows], y[rows], settings), copy.deepcopy(model)
+    other.covar_module.base_kernel.load_state_dict(exact.covar_module.base_kernel.state_dict())
+    other.likelihood.load_state_dict(exact.likelihood.state_dict())
+    bounds = (CollapsedBound(each.likelihood, each, settings.jitter) for each in (model, other))
+    usual, found = (minus_bound(bound.vector.numpy().copy(), bound)[0] for bound in bounds)
+    return other if found < usual else model
+
+
 def exact_gp(X: Array, y: Array, settings: FitSettings) -> SparseGP:
     """The kernel and the noise of greatest evidence on X [N,D] and y [N], at O(N³) per iteration.
 
-    It is the sparse GP with the rows as inducing points, whose bound is the evidence.
+    It is the sparse GP with the rows as inducing points, whose bound is the evidence up to the jitter.
     """
     model = SparseGP(X, y, X, settings)
     _maximise(CollapsedBound(model.likelihood, model, settings.jitter), settings, fixed=X.size)
@@ -155,7 +168,7 @@ def exact_gp(X: Array, y: Array, settings: FitSettings) -> SparseGP:
 
 
 def _maximise(bound: CollapsedBound, settings: FitSettings, fixed: int = 0) -> OptimizeResult:
-    """Sets the parameters to a maximum of the bound, but the first `fixed` coordinates of the inducing points."""
+    """Maximises the bound in all parameters except the first `fixed` coordinates of the inducing points."""
     vector = bound.vector.numpy().copy()
 
     def objective(free: Array) -> tuple[float, Array]:

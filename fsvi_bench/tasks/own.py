@@ -21,12 +21,14 @@ from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.threads import one_thread
 
-NOISE_ALONE = 1e-3  #: variance of f relative to the noise's: at less, a fit found no signal
+NOISE_ALONE = -0.5 * math.log(2 * math.pi * math.e) + 0.01  #: nats per standardised target; 0.01 is a margin
+STARTS = ("initial_lengthscale", "initial_noise_variance", "initial_rows")
 
 
 class _Options(BaseModel):
     k: int = Field(100, ge=1)
     initial_lengthscale: float = Field(1.0, gt=0, allow_inf_nan=False)
+    initial_noise_variance: float = Field(1e-4, gt=0, allow_inf_nan=False)
     initial_rows: int | None = Field(None, ge=1)
     test_fraction: float = Field(0.1, gt=0, lt=1)
     seed: int = Field(1, ge=0, lt=2**32)
@@ -54,6 +56,7 @@ def make_task(
     seed: int = 1,
     name: str = "own",
     initial_lengthscale: float = 1.0,
+    initial_noise_variance: float = 1e-4,
     initial_rows: int | None = None,
 ) -> Task:
     """Fits a sparse GP to the user's own data, as for the official tasks, and certifies the resulting task.
@@ -66,18 +69,20 @@ def make_task(
         test_fraction: fraction of the rows that is held out.
         seed: for the train/test split and the initial inducing points.
         name: name of the data set; letters, digits, - and _.
-        initial_lengthscale: where the fit starts, in standard deviations of the inputs; about √D for many inputs.
-        initial_rows: training rows to whose exact GP kernel and noise are fitted first; None: the fit starts with all.
+        initial_lengthscale: where the fit starts, in standard deviations of the inputs. With many inputs, try √D.
+        initial_noise_variance: the same of the noise, relative to the variance of the targets.
+        initial_rows: number of training rows, drawn at random. If given, the fit starts at the kernel and noise of
+            their exact GP, which takes O(initial_rows³) per iteration.
 
     Warns:
-        UserWarning: the fit found nothing but noise.
+        UserWarning: the fit explains the targets no better than noise alone.
 
     Raises:
         InputError: the data or settings are not valid.
         TaskRefused: the exact posterior cannot be computed to the required accuracy.
     """
     options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name, initial_lengthscale=initial_lengthscale,
-                       initial_rows=initial_rows)  # fmt: skip
+                       initial_noise_variance=initial_noise_variance, initial_rows=initial_rows)  # fmt: skip
     raw = _raw_data(X, y)
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
@@ -86,13 +91,14 @@ def make_task(
             f"{len(raw.y)}; change it"
         )
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
-    settings = FitSettings(**options.model_dump(include={"k", "initial_lengthscale", "initial_rows"}))
+    settings = FitSettings(**options.model_dump(include={"k", *STARTS}))
     task = fit_task(name, 0, raw, rows, settings, rng).certified()
-    if float(task.Phi.square().sum(1).mean() / task.noise_variance) < NOISE_ALONE:
-        D = raw.X.shape[1]
+    assert task.certificate is not None
+    assert task.certificate.fit is not None
+    if task.certificate.fit.bound_per_point < NOISE_ALONE:
         warnings.warn(
-            f"the fit of '{name}' found nothing but noise, so its exact posterior is the prior; if the data have more, "
-            f"start the fit elsewhere, for example with initial_lengthscale={math.sqrt(D):.2g} and initial_rows=1000",
+            f"the fit of '{name}' explains its targets no better than noise alone, so the task says little about "
+            f"methods; if there is signal in the data, start the fit elsewhere: change {', '.join(STARTS)}",
             stacklevel=3,
         )
     return task

@@ -145,7 +145,8 @@ def test_lists(cli):
     assert "heating load" in cli("datasets", "list")[1]
     (exact,) = [entry for entry in json.loads(cli("methods", "list", "--json")[1]) if entry["name"] == "exact"]
     assert (exact["families"], exact["deterministic"], exact["options"]) == (["full", "ffg"], True, {})
-    assert not exact["networks"]
+    networks = {entry["name"]: entry["networks"] for entry in json.loads(cli("methods", "list", "--json")[1])}
+    assert (networks["exact"], networks["mean-field-vi"], networks["fixed-a"]) == (False, True, False)
     status, out, _ = cli("methods", "list")
     assert (status, "exact" in out) == (0, True)
 

@@ -66,13 +66,26 @@ def test_a_fit_that_finds_nothing_but_noise_is_reported_with_what_mends_it():
     g = np.random.default_rng(0)
     X = g.normal(size=(400, 30))
     y = np.sin(X[:, 4]) + 0.3 * g.normal(size=400)
-    with pytest.warns(UserWarning, match="nothing but noise.* initial_lengthscale=5.5 and initial_rows=1000") as caught:
+    with pytest.warns(UserWarning, match="no better than noise alone.* change initial_lengthscale, ") as caught:
         make_task(X, y, k=20)
-    assert [each.filename for each in caught if "nothing but noise" in str(each.message)] == [__file__]
+    assert [each.filename for each in caught if "noise alone" in str(each.message)] == [__file__]
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "the fit of")
-        found = make_task(X, y, k=20, initial_lengthscale=5.5, initial_rows=200)
+        found = make_task(X, y, k=20, initial_lengthscale=5.5, initial_noise_variance=0.1, initial_rows=200)
     assert found.certificate.fit.bound_per_point > -1.2
+    settings = found.certificate.fit.settings
+    assert (settings.initial_lengthscale, settings.initial_noise_variance, settings.initial_rows) == (5.5, 0.1, 200)
+
+
+def test_rows_without_noise_are_no_start_for_a_fit_to_all():
+    """The exact GP of 20 rows has no noise, but 3% of all rows are outliers, and no gradient leads back from there."""
+    g = np.random.default_rng(0)
+    X = g.uniform(-2, 2, size=(400, 2))
+    y = X[:, 0] + (g.random(400) < 0.03) * 3 * g.normal(size=400)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the fit of")
+        bounds = [make_task(X, y, k=10, initial_rows=rows).certificate.fit.bound_per_point for rows in (None, 20)]
+    assert bounds[1] == pytest.approx(bounds[0], abs=0.05)
 
 
 def test_pandas_and_columns_of_targets_are_the_same_task(task):
