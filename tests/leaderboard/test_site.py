@@ -67,7 +67,7 @@ def test_the_numbers_are_the_tables_own(site, pages):
             assert {str(value).replace("inf", "Infinity") for value in numbers} <= shown
 
 
-def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path):
+def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path, cli):
     save_board(tmp_path, edition(DATASETS, status="open"))
     (tmp_path / ALLOWED_SIGNERS).write_text("")
     made = dict(site_files(Site(read_board(tmp_path))))
@@ -77,6 +77,8 @@ def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path)
     )
     assert "No entry has a valid result yet." in Page(made["index.html"]).words  # nobody signed
     assert "its result is not signed by an allowed signer" in Page(made["methods/near.html"]).words
+    err = cli("leaderboard", "build", "--root", tmp_path, "--out", tmp_path / "site")[2]
+    assert f"run: fsvi-bench verify {tmp_path / 'entries' / 'near'} --edition v2 --secret FILE --key FILE\n" in err
 
 
 def test_json_holds_what_the_pages_show(site, root, files):

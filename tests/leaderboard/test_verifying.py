@@ -15,6 +15,7 @@ from fsvi_bench.leaderboard.edition import Place, Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, require_conformance
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.running.executors import LocalExecutor
@@ -233,8 +234,12 @@ def test_submit_writes_nothing_before_its_trials_have_passed(cli, board, monkeyp
     assert found == [before]
     assert sorted(board.rglob("*")) == before
     monkeypatch.undo()
-    assert cli(*words)[:2] == (0, f"{board / 'entries' / 'exact-full'}\n")
-    assert sorted(path.name for path in board.iterdir()) == ["editions", "entries"]
+    (board / ALLOWED_SIGNERS).write_text("")
+    status, out, err = cli(*words)
+    made = board / "entries" / "exact-full"
+    assert (status, out) == (0, f"{made}\n")
+    assert f"next: {DIABETES.verify_command(str(made), signed=True)}\n" in err
+    assert sorted(path.name for path in board.iterdir()) == [ALLOWED_SIGNERS, "editions", "entries"]
 
 
 def test_an_entry_is_written_and_verified_in_its_place_alone(cli, board):
