@@ -143,7 +143,7 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
 def _start(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> SparseGP:
     """The model at the initial parameters: of the settings, or of the exact GP of some rows if that bound is higher.
 
-    It is not if these rows have no noise, unlike others.
+    It can be lower, for example if these rows happen to have no noise.
     """
     model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
     if settings.initial_rows is None:

@@ -79,13 +79,13 @@ def test_a_fit_that_finds_nothing_but_noise_is_reported_with_what_mends_it():
 
 def test_rows_without_noise_are_no_start_for_a_fit_to_all():
     """The exact GP of 20 rows has no noise, but 3% of all rows are outliers, and no gradient leads back from there."""
-    g = np.random.default_rng(0)
+    g = np.random.default_rng(5)
     X = g.uniform(-2, 2, size=(400, 2))
     y = X[:, 0] + (g.random(400) < 0.03) * 3 * g.normal(size=400)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "the fit of")
         bounds = [make_task(X, y, k=10, initial_rows=rows).certificate.fit.bound_per_point for rows in (None, 20)]
-    assert bounds[1] == pytest.approx(bounds[0], abs=0.05)
+    assert bounds[1] == bounds[0]  # the same start
 
 
 def test_pandas_and_columns_of_targets_are_the_same_task(task):
