@@ -64,6 +64,12 @@ class Standing:
         """The cells of the result, if it is valid."""
         return self.result.cells if self.result else ()
 
+    @property
+    def in_closed_form(self) -> bool:
+        """Whether it is a built-in method that took every posterior from a formula, in one step."""
+        steps = [cell.steps for cell in self.cells if cell.steps is not None]
+        return self.entry.source is None and bool(steps) and max(steps) <= 1
+
 
 @dataclass(frozen=True)
 class Refused:
