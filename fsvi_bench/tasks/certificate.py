@@ -33,6 +33,15 @@ class Limits(Strict):
     condition_precision: float = 1e15
 
 
+class Start(Strict):
+    """The exact GP of `FitSettings.initial_rows` rows, where a fit may start."""
+
+    used: bool  #: whether it was the start, because its bound on all rows was higher than that of the settings
+    evidence_per_row: float  #: nats
+    iterations: int
+    converged: bool
+
+
 class Fit(Strict):
     """How the optimiser found the task's parameters. Bounds are totals in nats over standardised targets."""
 
@@ -46,6 +55,7 @@ class Fit(Strict):
     seconds: float
     settings: FitSettings
     versions: dict[str, str]
+    start: Start | None = None
 
 
 class PosteriorCheck(Strict):

@@ -30,7 +30,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound, NotPositiveDefiniteError
 from fsvi_bench.tasks.card import FitSettings
-from fsvi_bench.tasks.certificate import Fit
+from fsvi_bench.tasks.certificate import Fit, Start
 
 Array = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
         InputError: there are fewer distinct training inputs than inducing points.
     """
     started = time.perf_counter()
-    model = _start(X, y, settings, rng)
+    model, start = _start(X, y, settings, rng)
     result = _maximise(CollapsedBound(model.likelihood, model, settings.jitter), settings)
     return model, Fit(
         bound=-result.fun,
@@ -137,34 +137,40 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
         seconds=time.perf_counter() - started,
         settings=settings,
         versions=_versions(),
+        start=start,
     )
 
 
-def _start(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> SparseGP:
+def _start(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> tuple[SparseGP, Start | None]:
     """The model at the initial parameters: of the settings, or of the exact GP of some rows if that bound is higher.
 
     It can be lower, for example if these rows happen to have no noise.
     """
     model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
     if settings.initial_rows is None:
-        return model
+        return model, None
     rows = rng.choice(len(X), min(settings.initial_rows, len(X)), replace=False)
-    exact, other = exact_gp(X[rows], y[rows], settings), copy.deepcopy(model)
+    (exact, result), other = exact_gp(X[rows], y[rows], settings), copy.deepcopy(model)
     other.covar_module.base_kernel.load_state_dict(exact.covar_module.base_kernel.state_dict())
     other.likelihood.load_state_dict(exact.likelihood.state_dict())
     bounds = (CollapsedBound(each.likelihood, each, settings.jitter) for each in (model, other))
     usual, found = (minus_bound(bound.vector.numpy().copy(), bound)[0] for bound in bounds)
-    return other if found < usual else model
+    start = Start(
+        used=found < usual,
+        evidence_per_row=-result.fun / len(rows),
+        iterations=result.nit,
+        converged=result.status == 0,
+    )
+    return (other if start.used else model), start
 
 
-def exact_gp(X: Array, y: Array, settings: FitSettings) -> SparseGP:
-    """The kernel and the noise of greatest evidence on X [N,D] and y [N], at O(N³) per iteration.
+def exact_gp(X: Array, y: Array, settings: FitSettings) -> tuple[SparseGP, OptimizeResult]:
+    """The kernel and the noise of greatest evidence on X [N,D] and y [N], at O(N³) per iteration, and how it ended.
 
     It is the sparse GP with the rows as inducing points, whose bound is the evidence up to the jitter.
     """
     model = SparseGP(X, y, X, settings)
-    _maximise(CollapsedBound(model.likelihood, model, settings.jitter), settings, fixed=X.size)
-    return model
+    return model, _maximise(CollapsedBound(model.likelihood, model, settings.jitter), settings, fixed=X.size)
 
 
 def _maximise(bound: CollapsedBound, settings: FitSettings, fixed: int = 0) -> OptimizeResult:

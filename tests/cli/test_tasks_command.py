@@ -5,14 +5,38 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.running import runner
-from fsvi_bench.tasks.certificate import read_certified
+from fsvi_bench.tasks.certificate import read_certified, save
 from fsvi_bench.tasks.frozen import read_task, write_task
 from fsvi_bench.tasks.official import official_path, read_official
+from fsvi_bench.tasks.own import make_task
 from fsvi_bench.tasks.sets import read_member, splits_of
+
+
+def test_tasks_show_says_where_a_fit_started(cli, tmp_path):
+    g = np.random.default_rng(0)
+    X = g.normal(size=(60, 2))
+    task = make_task(X, np.sin(2 * X[:, 0]) + 0.1 * g.normal(size=60), k=8, initial_rows=20)
+    used = task.certificate.fit.start
+    assert (used.used, used.converged) == (True, True)
+    told = f"the exact GP of 20 rows ({used.evidence_per_row:+.5f} nats per row, {used.iterations} iterations)"
+    for start, words in (
+        (used, told),
+        (used.model_copy(update={"used": False}), f"as set, which was better than {told}"),
+        (used.model_copy(update={"converged": False}), f"{used.iterations} iterations, not converged)"),
+        (None, ""),
+    ):
+        fit = task.certificate.fit.model_copy(update={"start": start})
+        save((task.frozen, task.certificate.model_copy(update={"fit": fit})), tmp_path / "t.safetensors")
+        status, out, _ = cli("tasks", "show", tmp_path / "t.safetensors")
+        assert status == 0
+        lines = [line for line in out.splitlines() if line.startswith(" start ")]
+        assert len(lines) == (start is not None)
+        assert words in " ".join(lines)
 
 
 def test_tasks_build_show_and_verify(cli, tmp_path):

@@ -104,14 +104,13 @@ def test_the_exact_gp_is_where_the_evidence_has_no_slope():
     X = g.normal(size=(60, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * g.normal(size=60)
     settings = FitSettings(initial_lengthscale=1.7, initial_noise_variance=0.1, jitter=1e-9)
-    model = exact_gp(X, y, settings)
+    model, result = exact_gp(X, y, settings)
     kernel = model.covar_module.base_kernel
     found = [*kernel.base_kernel.lengthscale[0], kernel.outputscale, model.likelihood.noise[0]]
     raw = torch.stack(found).detach().log().requires_grad_()
     value = evidence(X, y, raw)
-    assert CollapsedBound(model.likelihood, model, settings.jitter)(model).item() == pytest.approx(
-        value.item(), rel=1e-6
-    )
+    bound = CollapsedBound(model.likelihood, model, settings.jitter)(model).item()
+    assert [bound, -result.fun] == pytest.approx([value.item()] * 2, rel=1e-6)
     (slope,) = torch.autograd.grad(value, raw)
     assert float(slope.abs().max()) < 1e-2
     start = torch.tensor([1.7, 1.7, 1.7, 1.0, 0.1], dtype=torch.float64).log()
@@ -134,3 +133,5 @@ def test_with_many_inputs_only_the_exact_gp_of_some_rows_finds_the_one_that_matt
     assert fit.bound_per_point > -0.8
     lengthscales = model.covar_module.base_kernel.base_kernel.lengthscale[0]
     assert int(lengthscales.argmin()) == 4
+    assert fit.start.used
+    assert fit.start.evidence_per_row > lost.bound_per_point + 0.03  # 400 rows already tell that it is not noise

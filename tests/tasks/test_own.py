@@ -84,8 +84,10 @@ def test_rows_without_noise_are_no_start_for_a_fit_to_all():
     y = X[:, 0] + (g.random(400) < 0.03) * 3 * g.normal(size=400)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "the fit of")
-        bounds = [make_task(X, y, k=10, initial_rows=rows).certificate.fit.bound_per_point for rows in (None, 20)]
-    assert bounds[1] == bounds[0]  # the same start
+        usual, fit = (make_task(X, y, k=10, initial_rows=rows).certificate.fit for rows in (None, 20))
+    assert fit.bound_per_point == usual.bound_per_point  # the same start
+    assert (usual.start, fit.start.used) == (None, False)
+    assert fit.start.evidence_per_row > 3
 
 
 def test_pandas_and_columns_of_targets_are_the_same_task(task):
