@@ -65,8 +65,9 @@ class Standing:
         return self.result.cells if self.result else ()
 
     @property
-    def in_closed_form(self) -> bool:
-        """Whether it is a built-in method that took every posterior from a formula, in one step."""
+    def computed_directly(self) -> bool:
+        """Whether it is a built-in method that computed every posterior in one step, by a formula or an iteration of
+        its own, rather than by training."""
         steps = [cell.steps for cell in self.cells if cell.steps is not None]
         return self.entry.source is None and bool(steps) and max(steps) <= 1
 
