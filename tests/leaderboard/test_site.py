@@ -4,6 +4,7 @@ import http.client
 import json
 import math
 import posixpath
+import re
 import socket
 import threading
 import warnings
@@ -21,11 +22,12 @@ from fsvi_bench.leaderboard.ranking import comparison
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site import output
-from fsvi_bench.leaderboard.site.build import Site, build_site, site_files
+from fsvi_bench.leaderboard.site.build import Site, build_site, dataset_page, site_files
 from fsvi_bench.leaderboard.site.output import MANIFEST, write_site
 from fsvi_bench.leaderboard.site.render import WORDS, visible
 from fsvi_bench.leaderboard.site.serve import make_server
 from fsvi_bench.presenting.plots import digits
+from fsvi_bench.statistics.ranks import critical_difference
 from tests.leaderboard.boards import KEY, edition, make_board, read_result
 from tests.leaderboard.sites import DATASETS, Page, save_board
 
@@ -136,7 +138,7 @@ def test_results_made_after_closing_are_marked_if_others_were_made_before(site, 
 def test_the_first_page_says_what_is_converged_and_shows_floors_beside_scores(pages):
     words = pages["index.html"].words
     assert "ada · full · converged" in words
-    assert "ada · full · not converged (median gap 3.00 nats)" in words
+    assert "ada · full · not converged (median objective gap 3.00 nats)" in words
     assert "ada · particles · convergence not known" in words
     assert "2.40 2.20 to 2.60 floor 0.500" in words
     assert "0.0720 0.0660 to 0.0780 exact draws 0.0100" in words
@@ -164,6 +166,45 @@ def test_built_in_methods_that_do_not_train_say_so_and_the_steps_of_files_are_no
         False,
         True,
     )
+
+
+def test_the_page_of_a_data_set_numbers_the_places_there(root):
+    site = Site(read_board(root))
+    table = site.tables["posterior"]
+    assert [line.place for line in table.lines][:2] == [1, 2]
+    site.tables["posterior"] = replace(
+        table, lines=[replace(line, ranks={"yacht": 3.0 - (line.place == 2)}) for line in table.lines]
+    )
+    section = dataset_page(site, "yacht").decode().partition('id="posterior"')[2].partition("</section>")[0]
+    assert re.findall(r'class="place[^"]*">(\d+)<', section) == ["1"] + ["2"] * (len(table.lines) - 1)
+    assert re.search(r"methods/([^.]*)", section)[1] == table.lines[1].name
+
+
+def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, pages):
+    words, board = pages["index.html"].words, site.board
+    later = "All results are from after that, when the tasks were already public."
+    assert f"{len(board.edition.ranked_datasets)} + 1 for tuning" in words
+    assert later in words
+    assert "fsvi-bench verify leaderboard/entries/NAME --edition v2 Since this edition is closed" in words
+    opened = edition(DATASETS, status="open")
+    standings = [
+        replace(each, result=each.result and each.result.model_copy(update={"edition_status": "open"}))
+        for each in board.standings
+    ]
+    index = dict(site_files(Site(replace(board, edition=opened, standings=standings))))["index.html"]
+    words = Page(index).words
+    assert (later in words, "Since this edition is closed" in words) == (False, False)
+    assert "which the maintainer has the secret: fsvi-bench submit" in words
+    assert "entries/NAME --edition v2 --secret FILE" in words
+
+
+def test_the_first_page_states_the_critical_difference_if_there_are_groups(site, pages):
+    table = site.tables["joint"]
+    stated = f"corrected for all pairs: {digits(critical_difference(len(table.lines), 3), 2)} ranks in the first table."
+    assert stated in pages["index.html"].words
+    ungrouped = Site(site.board)
+    ungrouped.tables["joint"] = replace(table, lines=[replace(line, group=None) for line in table.lines])
+    assert "corrected for all pairs. That" in Page(dict(site_files(ungrouped))["index.html"]).words
 
 
 def hostile(site):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from fsvi_bench.networks.official import official_networks
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
 from fsvi_bench.running.options import setting_words
+from fsvi_bench.statistics.ranks import critical_difference
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
@@ -88,6 +89,13 @@ class Site:
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
 
     @property
+    def critical_difference(self) -> float | None:
+        """Nemenyi's critical difference of the first table; None if it has no tie groups."""
+        table = next(iter(self.tables.values()))
+        grouped = any(line.group for line in table.lines)
+        return critical_difference(len(table.lines), len(table.ranked)) if grouped else None
+
+    @property
     def some_before_closing(self) -> bool:
         """Whether some results were made while the edition was open, so that those made later are marked."""
         return any(each.result is not None and each.result.edition_status == "open" for each in self.shown.values())
@@ -123,11 +131,12 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     yield from asset_files().items()
     redrawn = sum(getattr(task, "redrawn", 0) for place, task in site.tasks.items() if place.kind == "ranked")
     per_dataset = network_tasks.TASKS if site.board.edition.is_networks else TASKS
-    yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=per_dataset)
+    facts = {"redrawn": redrawn, "per_dataset": per_dataset, "critical": site.critical_difference}
+    yield "index.html", site.page("index.html.j2", root="", **facts)
     yield "compare.html", site.page("compare.html.j2", root="")
     yield "leaderboard.json", _leaderboard_json(site)
     for dataset in site.board.edition.datasets:
-        yield f"datasets/{dataset}.html", _dataset_page(site, dataset)
+        yield f"datasets/{dataset}.html", dataset_page(site, dataset)
     for standing in site.board.standings:
         yield f"methods/{standing.name}.html", _method_page(site, standing)
     for name, found in _pairs(site):
@@ -140,11 +149,16 @@ def _card(edition: Edition, dataset: str) -> Card | None:
     return load_card(name) if name in card_names() else None
 
 
-def _dataset_page(site: Site, dataset: str) -> bytes:
+def dataset_page(site: Site, dataset: str) -> bytes:
     """The page of a data set: its card, its tasks, and the entries of each table, the closest first."""
     rivals = {}
     for key, table in site.tables.items():
         lines = sorted(site.lines(key), key=lambda line: (line.ranks.get(dataset, 0.0), line.name))
+        ranks = np.array([line.ranks.get(dataset, math.inf) for line in lines])  # the MAP's is after all others'
+        places = 1 + (ranks < ranks[:, None]).sum(1)
+        lines = [
+            replace(line, place=line.place and int(own), group=None) for line, own in zip(lines, places, strict=True)
+        ]
         medians = ([line.by_dataset[dataset][score].median for line in lines] for score in table.scores)
         axes = [positions(each) for each in medians]
         rivals[key] = [(line, dict(zip(table.scores, x, strict=True))) for line, *x in zip(lines, *axes, strict=True)]

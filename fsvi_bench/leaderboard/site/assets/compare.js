@@ -48,7 +48,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
       write(cells[2], signed(ratio), ratio);
       write(cells[3], `${signed(low)} to ${signed(high)}`, low);
     });
-    said.textContent = `Score: ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon).`;
+    said.textContent = `Score: ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon), for this pair alone.`;
   };
 
   const show = async () => {
