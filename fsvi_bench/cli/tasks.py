@@ -151,7 +151,7 @@ def _certificate_table(name: str, c: Certificate) -> Table:
         lines["fit"] = f"{fit.iterations} iterations, {fit.evaluations} evaluations, {fit.seconds:.1f} s: {fit.message}"
         lines["final gradient"] = f"{fit.gradient_norm:.3g} (largest component)"
         if (start := fit.start) is not None:
-            where = f"the exact GP of {fit.settings.initial_rows} rows ({start.evidence_per_row:+.5f} nats per row, "
+            where = f"the exact GP of {start.rows:,} rows ({start.evidence_per_row:+.5f} nats per row, "
             where += f"{start.iterations} iterations{'' if start.converged else ', not converged'})"
             lines["start"] = where if start.used else f"as set, which was better than {where}"
     return facts(lines, name)

@@ -65,11 +65,11 @@ class Standing:
         return self.result.cells if self.result else ()
 
     @property
-    def computed_directly(self) -> bool:
-        """Whether it is a built-in method that computed every posterior in one step, by a formula or an iteration of
-        its own, rather than by training."""
-        steps = [cell.steps for cell in self.cells if cell.steps is not None]
-        return self.entry.source is None and bool(steps) and max(steps) <= 1
+    def is_untrained(self) -> bool:
+        """Whether it is a built-in method that does not train: it took one step, and sent nothing before it."""
+        sent = [[each.steps for each in cell.waypoints] for cell in self.cells if cell.status == "ok"]
+        alone = bool(sent) and all(steps == [1] for steps in sent)
+        return self.entry.source is None and alone and all(cell.steps != 0 for cell in self.cells)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ class Limits(Strict):
 
 
 class Start(Strict):
-    """The exact GP of `FitSettings.initial_rows` rows, where a fit may start."""
+    """The exact GP of some rows, where a fit may start (`FitSettings.initial_rows`)."""
 
+    rows: int
     used: bool  #: whether it was the start, because its bound on all rows was higher than that of the settings
     evidence_per_row: float  #: nats
     iterations: int

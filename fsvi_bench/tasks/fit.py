@@ -156,6 +156,7 @@ def _start(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) 
     bounds = (CollapsedBound(each.likelihood, each, settings.jitter) for each in (model, other))
     usual, found = (minus_bound(bound.vector.numpy().copy(), bound)[0] for bound in bounds)
     start = Start(
+        rows=len(rows),
         used=found < usual,
         evidence_per_row=-result.fun / len(rows),
         iterations=result.nit,

@@ -20,10 +20,10 @@ from fsvi_bench.tasks.sets import read_member, splits_of
 def test_tasks_show_says_where_a_fit_started(cli, tmp_path):
     g = np.random.default_rng(0)
     X = g.normal(size=(60, 2))
-    task = make_task(X, np.sin(2 * X[:, 0]) + 0.1 * g.normal(size=60), k=8, initial_rows=20)
+    task = make_task(X, np.sin(2 * X[:, 0]) + 0.1 * g.normal(size=60), k=8, initial_rows=1000)
     used = task.certificate.fit.start
     assert (used.used, used.converged) == (True, True)
-    told = f"the exact GP of 20 rows ({used.evidence_per_row:+.5f} nats per row, {used.iterations} iterations)"
+    told = f"the exact GP of {task.N} rows ({used.evidence_per_row:+.5f} nats per row, {used.iterations} iterations)"
     for start, words in (
         (used, told),
         (used.model_copy(update={"used": False}), f"as set, which was better than {told}"),

@@ -146,26 +146,29 @@ def test_the_first_page_says_what_is_converged_and_shows_floors_beside_scores(pa
 
 
 def test_built_in_methods_that_do_not_train_say_so_and_the_steps_of_files_are_not_believed(site):
-    def in_one_step(each):
+    """One that diverges at its start or takes a single step trains all the same: it sends its initial posterior."""
+
+    def sent(each, steps, status="ok"):
         def changed(cell):
-            unknown = cell.scores and cell.scores.model_copy(update={"objective_gap": None})
-            return cell.model_copy(update={"steps": 1, "scores": unknown})
+            if cell.scores is None:
+                return cell
+            scores = cell.scores.model_copy(update={"objective_gap": None}) if status == "ok" else None
+            waypoints = tuple(cell.waypoints[0].model_copy(update={"steps": step}) for step in steps)
+            update = {"status": status, "steps": steps[-1], "scores": scores, "waypoints": waypoints}
+            return cell.model_copy(update=update)
 
         cells = tuple(map(changed, each.result.cells))
         return replace(each, result=each.result.model_copy(update={"cells": cells}))
 
-    standings = [in_one_step(each) if each.name in ("points", "far") else each for each in site.board.standings]
-    files = dict(site_files(Site(replace(site.board, standings=standings))))
+    points, far = (next(each for each in site.board.standings if each.name == name) for name in ("points", "far"))
+    found = [sent(points, [1]), sent(points, [0, 1]), sent(points, [0], "diverged"), sent(far, [1])]
+    assert [each.is_untrained for each in found] == [True, False, False, False]
+    changed = {each.name: each for each in (found[0], found[3])}
+    board = replace(site.board, standings=[changed.get(each.name, each) for each in site.board.standings])
+    files = dict(site_files(Site(board)))
     index, points, far = (Page(files[name]).words for name in ("index.html", "methods/points.html", "methods/far.html"))
-    assert ("ada · particles · computed directly" in index, "ada · full · convergence not known" in index) == (
-        True,
-        True,
-    )
-    assert ("computed directly" in points, "computed directly" in far, "convergence not known" in far) == (
-        True,
-        False,
-        True,
-    )
+    assert ("ada · particles · no training" in index, "ada · full · convergence not known" in index) == (True, True)
+    assert ("no training" in points, "no training" in far, "convergence not known" in far) == (True, False, True)
 
 
 def test_the_page_of_a_data_set_numbers_the_places_there(root):
@@ -186,6 +189,7 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     assert f"{len(board.edition.ranked_datasets)} + 1 for tuning" in words
     assert later in words
     assert "fsvi-bench verify leaderboard/entries/NAME --edition v2 Since this edition is closed" in words
+    assert "fsvi-bench submit my_method.py:MyMethod --root leaderboard --edition v2 --author" in words
     opened = edition(DATASETS, status="open")
     standings = [
         replace(each, result=each.result and each.result.model_copy(update={"edition_status": "open"}))
@@ -194,17 +198,17 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     index = dict(site_files(Site(replace(board, edition=opened, standings=standings))))["index.html"]
     words = Page(index).words
     assert (later in words, "Since this edition is closed" in words) == (False, False)
-    assert "which the maintainer has the secret: fsvi-bench submit" in words
+    assert "needs the secret, which only the maintainer has: fsvi-bench submit" in words
     assert "entries/NAME --edition v2 --secret FILE" in words
 
 
-def test_the_first_page_states_the_critical_difference_if_there_are_groups(site, pages):
+def test_the_first_page_states_the_critical_difference_if_there_can_be_groups(site, pages):
     table = site.tables["joint"]
-    stated = f"corrected for all pairs: {digits(critical_difference(len(table.lines), 3), 2)} ranks in the first table."
+    stated = f"corrected for all pairs: {digits(critical_difference(len(table.lines), 3))} ranks in the first table."
     assert stated in pages["index.html"].words
-    ungrouped = Site(site.board)
-    ungrouped.tables["joint"] = replace(table, lines=[replace(line, group=None) for line in table.lines])
-    assert "corrected for all pairs. That" in Page(dict(site_files(ungrouped))["index.html"]).words
+    few = replace(site.board, edition=edition(["boston", "wine", "yacht"]))
+    words = Page(dict(site_files(Site(few)))["index.html"]).words
+    assert ("Nemenyi" in words, "there are no intervals or tie groups" in words) == (False, True)
 
 
 def hostile(site):

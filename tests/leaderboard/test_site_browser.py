@@ -17,6 +17,7 @@ from tests.requirements import skip_or_fail
 
 pytestmark = pytest.mark.slow
 AXE = Path(os.environ.get("FSVI_BENCH_AXE", Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"))
+OWN = Path(__file__).parents[2] / "leaderboard"
 MANY = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
 
 
@@ -161,6 +162,25 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
         page = visit(f"compare.html#a={name}")
         page.locator("#compared").wait_for()
         assert page.locator("#a").input_value() == name != page.locator("#b").input_value()
+
+
+def test_entries_of_an_edition_of_networks_are_compared_by_energy_distances(visit, tmp_path):
+    """With two ranked networks there is no p-value."""
+    board, _ = build_site(OWN, tmp_path, "networks-v1")
+    a, b = (next(each for each in board.standings if each.name == name) for name in ("rand-a-full", "svgd-particles"))
+    expected = comparison(board, a, b)
+    assert expected.p_value is None
+    page = visit("compare.html#a=rand-a-full&b=svgd-particles", folder=tmp_path)
+    page.locator("#compared").wait_for()
+    shown = page.locator("#compared tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].slice(1, 4).map(c => c.textContent))"
+    )
+    assert shown == [
+        [*(" / ".join(map(digits, of)) for of in (each.a, each.b)), hundredths(each.log_ratio)]
+        for each in expected.differences
+    ]
+    said = page.locator("#said").inner_text()
+    assert said == "Score: energy distance at 20 test inputs / energy distance at 20 box inputs."
 
 
 def test_the_policy_would_stop_scripts_even_unescaped(browser, site, tmp_path):

@@ -40,7 +40,7 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
   const draw = (a, b) => {
     const [p, ratios] = pair(a, b);
-    const kind = a.posterior && b.posterior ? "posterior" : "joint";
+    const kind = ["posterior", "joint", "networks"].find((key) => a[key] && b[key]);
     [first, second].forEach((select, column) => { headings[column + 1].textContent = select.selectedOptions[0].textContent; });
     ratios.forEach(([ratio, low, high], place) => {
       const [, ...cells] = rows[place].cells;
@@ -48,7 +48,8 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
       write(cells[2], signed(ratio), ratio);
       write(cells[3], `${signed(low)} to ${signed(high)}`, low);
     });
-    said.textContent = `Score: ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon), for this pair alone.`;
+    const verdict = p === "–" ? "" : ` Over data sets: p = ${p} (Wilcoxon), for this pair alone.`;
+    said.textContent = `Score: ${a[kind].score}.${verdict}`;
   };
 
   const show = async () => {
