@@ -202,6 +202,32 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     assert "entries/NAME --edition v2 --secret FILE" in words
 
 
+def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_in_the_first_group(site, pages):
+    """The board's own results do not say when."""
+    assert "fsvi-bench 0.3.0" not in pages["index.html"].words
+
+    def made(each, place):
+        facts = {
+            "fsvi_bench": "0.3.0",
+            "hardware": f"processor {place % 2}",
+            "started": f"2026-11-0{1 + place}T10:00:00",
+        }
+        facts |= {"hardware": "processor 0 and processor 7"} if place == 2 else {}
+        return replace(each, result=each.result and each.result.model_copy(update={"provenance": facts}))
+
+    standings = [made(each, place) for place, each in enumerate(site.board.standings)]
+    table = site.tables["joint"]
+    changed = Site(replace(site.board, standings=standings))
+    changed.tables["joint"] = replace(table, lines=[replace(line, group=1 + (line.place > 2)) for line in table.lines])
+    words = Page(dict(site_files(changed))["index.html"]).words
+    last = max(place for place, each in enumerate(standings) if each.result) + 1
+    assert (
+        f"from 2026-11-01 to 2026-11-0{last}, with fsvi-bench 0.3.0, on processor 0, processor 1, processor 7;" in words
+    )
+    few = sum(line.place <= 2 for line in table.lines)
+    assert f"{few} of the {len(table.lines)} entries are in tie group 1: no entry is significantly better" in words
+
+
 def test_the_first_page_states_the_critical_difference_if_there_can_be_groups(site, pages):
     table = site.tables["joint"]
     stated = f"corrected for all pairs: {digits(critical_difference(len(table.lines), 3))} ranks in the first table."

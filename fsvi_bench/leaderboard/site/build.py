@@ -95,6 +95,11 @@ class Site:
         grouped = any(line.group for line in table.lines)
         return critical_difference(len(table.lines), len(table.ranked)) if grouped else None
 
+    def of_results(self, name: str) -> list[str]:
+        """The values of a field of the results' provenance, in order; a result with several has them all."""
+        values = (each.result.provenance.get(name) for each in self.shown.values() if each.result)
+        return sorted({part for value in values if value for part in str(value).split(" and ")})
+
     @property
     def some_before_closing(self) -> bool:
         """Whether some results were made while the edition was open, so that those made later are marked."""
