@@ -85,7 +85,8 @@ class Regression(NamedTuple):
     ) -> Regression:
         """From features, targets and the posterior mean."""
         sigma = noise_variance.sqrt()
-        _, s, Vh = torch.linalg.svd(Phi / sigma, full_matrices=True)
+        N, k = Phi.shape
+        _, s, Vh = torch.linalg.svd(Phi / sigma, full_matrices=k > N)  # all k of V, but not N x N numbers of U
         eigenvalues = torch.ones_like(mean)
         eigenvalues[: len(s)] += s.square()
         return Regression(eigenvalues, Phi @ Vh.mT / sigma, (Phi @ mean - y) / sigma, Vh @ mean)

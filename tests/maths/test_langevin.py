@@ -119,3 +119,12 @@ def test_where_minibatches_make_it_unstable_there_is_no_covariance():
     largest = float(torch.linalg.eigvalsh(precision).max())
     regression = Regression.of(Phi, y, f64(NOISE), mean)
     assert minibatch_covariance(regression, langevin(largest, 0.9), 1) is None
+
+
+def test_memory_grows_with_the_number_of_rows_not_with_its_square():
+    """A full U would have 300 GB, more than can be allocated."""
+    Phi = normal(4, 200_000, K)
+    mean = torch.zeros(K).double()
+    regression = Regression.of(Phi, Phi[:, 0], f64(NOISE), mean)
+    expected = torch.linalg.eigvalsh(Phi.mT @ Phi / NOISE + torch.eye(K).double())
+    close(regression.eigenvalues.flip(0), expected, rtol=1e-12)

@@ -24,17 +24,18 @@ from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant,
 
 TEMPLATE = Path(__file__).with_name("tuning.md.j2")
 PARTS = ["variant", "setting"]
-START = ["parametrisation", "initial_scale"]
+START = ["parametrisation", "initial_scale", "beta2"]
 RATES = ["lr", "schedule"]  #: what the two rounds are about, with the number of steps fixed
 TASK = ["method", "family", "dataset"]
 
 
 class Starts(Plain):
-    """Parametrisations, of which all methods get the same, and initial standard deviations, which are a method's own.
-    Both are tried with a few learning rates."""
+    """Parametrisations, of which all methods get the same, and a method's own: initial standard deviations, or the
+    decay rates of IVON's Hessian. They are tried together, with a few learning rates."""
 
     parametrisation: tuple[str, ...] = Field(min_length=1)
     initial_scale: tuple[PositiveFloat, ...] = Field(min_length=1)
+    beta2: tuple[PositiveFloat, ...] = Field(min_length=1)
     lr: Annotated[tuple[PositiveFloat, ...], Rising]
     schedule: str
     off_diagonal_lr: PositiveFloat
@@ -51,13 +52,12 @@ class Screening(Plain):
 class Settings(Plain):
     """The grid, the same for each method, and the development sets, of which the first `splits` are used.
 
-    `starts` are tried at the length of the screening; of a method's own within `tolerance` of its best, the smallest
-    `initial_scale` wins. `off_diagonal_lr` is searched with the method `roots`, of full covariances, and its
-    winner is used for all methods. All methods then search the grid in two rounds: `screening`, and a run of `steps` of
-    what it kept. Of settings within `tolerance` (nats, mean over tasks) of the best, those with the smallest learning
-    rates win. The number of steps is the smallest of `budgets` within the same tolerance. Curves are those of the
-    chosen setting and of the
-    `paper`'s, on split 0.
+    `starts` are tried at the length of the screening; of a method's own within `tolerance` of its best, the
+    smallest `initial_scale` or the largest `beta2` wins. `off_diagonal_lr` is searched with the method `roots`, of
+    full covariances, and its winner is used for all methods. All methods then search the grid in two rounds:
+    `screening`, and a run of `steps` of what it kept. Of settings within `tolerance` (nats, mean over tasks) of the
+    best, those with the smallest learning rates win. The number of steps is the smallest of `budgets` within the
+    same tolerance. Curves are those of the chosen setting and of the `paper`'s, on split 0.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -94,7 +94,7 @@ class Settings(Plain):
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The search's log, the winners, and their learning curves."""
     search, screening = Search(settings, context), settings.screening
-    starts = by_start(search.starts())
+    starts = own_options(by_start(search.starts()))
     start = chosen_starts(starts, settings.tolerance)
     roots = search.roots(start[settings.roots])
     gentle = gentlest(roots, ["off_diagonal_lr", "lr"], settings.tolerance)
@@ -119,14 +119,19 @@ class Search:
         self.settings, self.context = settings, context
 
     def starts(self) -> pd.DataFrame:
-        """Every start with every learning rate, of all methods."""
+        """Every start that a method has, with every learning rate."""
         its, screening = self.settings.starts, self.settings.screening
         common: dict[str, Any] = its.model_dump(include={"schedule", "off_diagonal_lr"}) | {
             "max_steps": screening.steps
         }
-        varied = product(its.parametrisation, its.initial_scale, its.lr)
-        grid = [Setting(parametrisation=of, initial_scale=scale, lr=lr, **common) for of, scale, lr in varied]
-        return self.runs(self.variants(), grid, splits=screening.splits)
+        found = []
+        for method in self.settings.methods:
+            known = load_method(method).cls.Options.model_fields
+            varied = {name: getattr(its, name) for name in START if name in known} | {"lr": its.lr}
+            places = [dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
+            grid = [Setting(**place, **common) for place in places]
+            found.append(self.runs(self.variants(method), grid, splits=screening.splits))
+        return pd.concat(found, ignore_index=True)
 
     def roots(self, start: dict[str, Any]) -> pd.DataFrame:
         """The whole grid with every `off_diagonal_lr`, for full covariances."""
@@ -157,7 +162,9 @@ class Search:
         """Runs on split 0 with the chosen setting of each method and with the paper's, observed on the way."""
         found, rows = [], chosen.to_dict("records")
         for row in rows:
-            own = Setting(**{str(name): row[name] for name in row if name in Setting.model_fields})
+            own = Setting(
+                **{str(name): row[name] for name in row if name in Setting.model_fields and pd.notna(row[name])}
+            )
             for which, setting in {"chosen": own, "paper": self.settings.paper}.items():
                 runs = self.runs(self.variants(row["method"]), [setting], splits=1, curve=self.settings.curve)
                 found.append(runs.assign(which=which))
@@ -191,10 +198,10 @@ def ranked(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     """
     each = runs.explode("objectives", ignore_index=True).rename(columns={"objectives": "objective"})
     each["objective"] = each["objective"].astype(float)
-    each["split"] = each.groupby([*TASK, *settings]).cumcount()
+    each["split"] = each.groupby([*TASK, *settings], dropna=False).cumcount()
     least = each.groupby([*TASK, "split"])["objective"].transform("min")
     each = each.assign(excess=each["objective"] - least, diverged=~np.isfinite(each["objective"]))
-    found = each.groupby(["method", *settings], sort=False)[["excess", "diverged"]].agg(
+    found = each.groupby(["method", *settings], sort=False, dropna=False)[["excess", "diverged"]].agg(
         {"excess": "mean", "diverged": "sum"}
     )
     found = found.reset_index().sort_values(["diverged", "excess"], kind="stable")
@@ -213,20 +220,22 @@ def own_options(table: pd.DataFrame) -> pd.DataFrame:
 def by_start(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per method and start: the `excess` at its best learning rate, and on how many tasks it `diverged` at the
     rate with the fewest."""
-    each = ranked(runs, [*START, "lr"]).groupby(["method", *START], sort=False)
+    each = ranked(runs, [*START, "lr"]).groupby(["method", *START], sort=False, dropna=False)
     return each.agg({"excess": "min", "diverged": "min"}).reset_index()
 
 
 def chosen_starts(starts: pd.DataFrame, tolerance: float) -> dict[str, dict[str, Any]]:
-    """For each method, the parametrisation with the least excess on average over methods, each at its best start, and
-    of its own starts there within the tolerance of the best the one with the smallest standard deviations."""
+    """For each method, its options of `START`: the parametrisation with the least excess on average over the methods
+    that have one, each at its best start, and of its own starts there within the tolerance of the best the one with the
+    smallest standard deviations or the largest `beta2`."""
     best = starts.groupby(["method", "parametrisation"], sort=False)["excess"].min()
     parametrisation = best.groupby("parametrisation", sort=False).mean().idxmin()
-    there = starts[starts["parametrisation"] == parametrisation]
+    there = starts[starts["parametrisation"].isin([parametrisation]) | starts["parametrisation"].isna()]
     least = there.groupby("method")["excess"].transform("min")
-    near = there[there["excess"] <= least + tolerance].sort_values("initial_scale", kind="stable")
-    found: dict[Any, Any] = near.drop_duplicates("method").set_index("method")[START].to_dict("index")
-    return {str(method): found[method] for method in starts["method"].unique()}
+    near = there[there["excess"] <= least + tolerance]
+    near = near.sort_values(["initial_scale", "beta2"], ascending=[True, False], kind="stable")
+    rows = near.drop_duplicates("method").set_index("method")[START]
+    return {str(method): rows.loc[method].dropna().to_dict() for method in starts["method"].unique()}
 
 
 def gentlest(found: pd.DataFrame, by: list[str], tolerance: float) -> pd.DataFrame:
@@ -257,7 +266,8 @@ def compared(curves: pd.DataFrame) -> Frames:
 
 def page(frames: Frames, verdicts: Sequence[Verdict], scale: Scale) -> str:
     """The documentation page of the search."""
-    rules = frames["rules"].iloc[0].to_dict()
-    return render(
-        TEMPLATE, verdicts=verdicts, scale=scale, rules=rules, **{k: v for k, v in frames.items() if k != "rules"}
-    )
+    shown = {name: frame for name, frame in frames.items() if name != "rules"}
+    for name in ("starts", "chosen"):  # in full: rounded to four digits, 1 - 1e-5 is 1
+        exact = frames[name]["beta2"].map(lambda value: None if pd.isna(value) else f"{value:g}")
+        shown[name] = frames[name].assign(beta2=exact)
+    return render(TEMPLATE, verdicts=verdicts, scale=scale, rules=frames["rules"].iloc[0].to_dict(), **shown)

@@ -48,16 +48,22 @@ def test_a_start_is_judged_at_its_best_rate_and_the_parametrisation_is_one_for_a
         ("b", "weights", 1.0, 0.1, 0.0), ("b", "weights", 1.0, 0.3, math.inf), ("b", "weights", 0.1, 0.1, 7.0),
         ("b", "eigenbasis", 1.0, 0.1, 1.0), ("b", "eigenbasis", 0.1, 0.1, 1.2),
     ]  # fmt: skip
-    names = ["method", *START, "lr"]
+    names = ["method", "parametrisation", "initial_scale", "lr"]
     rows = [dict(zip(names, each, strict=False)) | {"objectives": [each[-1]]} for each in runs]
+    # A method with neither, and with a start of its own.
+    rows += [
+        {"method": "c", "beta2": beta2, "lr": 0.1, "objectives": [value]}
+        for beta2, value in ((0.9, 1.0), (0.99, 1.08), (0.999, 1.2))
+    ]
     starts = by_start(pd.DataFrame(rows).assign(family="full", dataset="d"))
-    excess = {tuple(row[:3]): row[3] for row in starts[["method", *START, "excess"]].itertuples(index=False)}
+    excess = starts.set_index(["method", "parametrisation", "initial_scale"])["excess"]
     assert excess["a", "eigenbasis", 1.0] == 0
     assert excess["b", "weights", 1.0] == 0
-    # The weights: (3 + 0)/2 above the least, at the best start of each; the eigenbasis: (0 + 1)/2.
+    # The weights: (3 + 0)/2 above the least, at the best start of each; the eigenbasis: (0 + 1)/2. c has no say.
     assert chosen_starts(starts, tolerance=0.1) == {
         "a": {"parametrisation": "eigenbasis", "initial_scale": 0.1},
         "b": {"parametrisation": "eigenbasis", "initial_scale": 1.0},
+        "c": {"beta2": 0.99},
     }
 
 
