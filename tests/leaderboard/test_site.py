@@ -100,6 +100,13 @@ def test_json_holds_what_the_pages_show(site, root, files):
     assert board["refused"][0]["name"] == "broken"
 
 
+def test_the_first_comparison_is_of_the_best_two_that_are_not_exact(site):
+    names, first = site.to_compare
+    assert names == [line.name for line in site.tables["joint"].lines]
+    assert names[0] == "exact-full"  # its scores are 1e-12: zero but for rounding
+    assert first == names[1:3]
+
+
 def test_pairs_are_compared_by_python(site, files):
     """The earlier of two has the pair, and each entry the medians of the scores that it is compared by."""
     waiting = list(site.shown.values())

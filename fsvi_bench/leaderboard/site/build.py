@@ -95,6 +95,17 @@ class Site:
         grouped = any(line.group for line in table.lines)
         return critical_difference(len(table.lines), len(table.ranked)) if grouped else None
 
+    @cached_property
+    def to_compare(self) -> tuple[list[str], list[str]]:
+        """The entries shown, in the order of the first table, and the two that "Compare two" starts with: the first of
+        them that are not exact."""
+        table = next(iter(self.tables.values()))
+        names = [line.name for line in table.lines]
+        inexact = [
+            line.name for line in table.lines if max(line.spreads[name].median for name in table.scores) >= NO_LOGARITHM
+        ]
+        return names, [*inexact, *(name for name in names if name not in inexact)][:2]
+
     def of_results(self, name: str) -> list[str]:
         """The values of a field of the results' provenance, in order; a result with several has them all."""
         values = (each.result.provenance.get(name) for each in self.shown.values() if each.result)
