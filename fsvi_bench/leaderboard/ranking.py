@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -240,6 +240,34 @@ def _training(runs: pd.DataFrame) -> dict[str, Any]:
         "finished": int((runs["status"] == "ok").sum()),
         "runs": len(runs),
     }
+
+
+class Variation(NamedTuple):
+    """Standard deviations of log10 scores: between seeds of a task, and between tasks of a data set beyond that."""
+
+    seeds: float
+    tasks: float
+
+
+def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Variation | None:
+    """How much of the spread of an entry's ranked runs comes from its seeds, and how much from the tasks.
+
+    By a one-way analysis of variance within each ranked data set, averaged over data sets. As in comparisons, scores
+    below `TIE` count as `TIE`. None with one seed, or if a run lacks the score or it is infinite.
+    """
+    rows = [
+        (cell.dataset, cell.number, cell.seed, getattr(cell.scores, score, None))
+        for cell in cells
+        if cell.kind == "ranked" and cell.dataset in ranked
+    ]
+    frame = pd.DataFrame(rows, columns=["dataset", "number", "seed", "score"])
+    logs = frame["score"].astype(float).clip(lower=TIE).map(math.log10)
+    if frame["seed"].nunique() < 2 or not np.isfinite(logs).all():
+        return None
+    by_task = logs.groupby([frame["dataset"], frame["number"]])
+    within = by_task.var().groupby("dataset").mean()
+    between = by_task.mean().groupby("dataset").var() - within / frame["seed"].nunique()
+    return Variation(math.sqrt(within.mean()), math.sqrt(max(0.0, between.mean())))
 
 
 def outliers(runs: pd.DataFrame, scores: Iterable[Score]) -> dict[str, float]:

@@ -21,7 +21,7 @@ import torch
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Place, Secret
-from fsvi_bench.leaderboard.entry import Entry
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
 from fsvi_bench.leaderboard.network_tasks import make_network
@@ -84,6 +84,8 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
            only: Sequence[Place] | None = None) -> Result:  # fmt: skip
     """Runs an entry on every task of an edition, or on the tasks in `only`, and returns the result.
 
+    A built-in method that draws nothing runs once per task, and its cells for all seeds are the same.
+
     Raises:
         InputError: the method does not exist, or does not support the settings; the jail is not tight; raw data are
             missing; or another process is verifying the entry.
@@ -94,9 +96,12 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     trials = [each for each in runs(edition) if only is None or each[0] in only] or [(place, 0) for place in only or ()]
     references = _references(verification, trials)  # before hours of work, rather than after
     folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, references)}"
+    once = _draws_nothing(entry, edition.is_networks)
+    of_trial = {trial: (trial[0], 0) if once else trial for trial in trials}
+    needed = dict.fromkeys(of_trial.values())
     with locked_directory(folder, "folder of finished runs"):
-        done = {trial: kept for trial in trials if (kept := _kept(folder / _file(*trial)))}
-        missing = [trial for trial in trials if trial not in done]
+        done = {trial: kept for trial in needed if (kept := _kept(folder / _file(*trial)))}
+        missing = [trial for trial in needed if trial not in done]
         progress.start(entry.name, len(missing))
         for trial, outcome in executor.map(partial(_attempt, entry, verification), missing):
             if isinstance(outcome, Exception):
@@ -113,8 +118,19 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         scoring_version=SCORING_VERSION,
         isolation=" and ".join(sorted({each.isolation for each in done.values()})),
         provenance=_of_all([each.provenance for each in done.values()]),
-        cells=tuple(done[trial].cell for trial in trials),
+        cells=tuple(done[of_trial[place, seed]].cell.model_copy(update={"seed": seed}) for place, seed in trials),
     )
+
+
+def _draws_nothing(entry: Entry, networks: bool) -> bool:
+    """Whether the method is deterministic, as far as is known. On networks, functions are drawn from q."""
+    from fsvi_bench.methods.registry import load_installed  # imports methods, which errors do not need
+
+    method, settings = entry.manifest.method, entry.manifest.settings
+    if networks or not isinstance(method, BuiltIn):
+        return False
+    found = load_installed(method.name)
+    return found.cls.is_deterministic(found.options(settings))
 
 
 def _here() -> dict[str, Any]:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.ranking import TIE, comparison, rank, spreads
+from fsvi_bench.leaderboard.ranking import TIE, comparison, rank, spreads, variation
 from fsvi_bench.leaderboard.result import result_path, write_result
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
@@ -101,6 +102,41 @@ def test_further_seeds_of_a_task_narrow_no_interval(tmp_path):
     assert {name: line.interval for name, line in once.items()} == {
         name: line.interval for name, line in thrice.items()
     }
+
+
+def test_the_variation_of_seeds_and_tasks_is_that_of_an_analysis_of_variance():
+    """F is the mean square between tasks, n s_tasks² + s_seeds², over that within them, s_seeds²."""
+    logs = {name: np.random.default_rng(place).normal(1, [[0.1], [0.3]][place], (5, 3)) + np.arange(5)[:, None]
+            for place, name in enumerate(("yacht", "wine"))}  # fmt: skip
+    of = edition(["boston", *logs], seeds=3)
+    cells = result(
+        entry("a"),
+        of,
+        lambda place, seed: 10 ** logs[place.dataset][place.number, seed] if place.dataset in logs else 1e9,
+    ).cells
+    squares = {"within": [], "between": []}
+    for name, each in logs.items():
+        own = variation(cells, "kl", [name])
+        assert stats.f_oneway(*each).statistic == pytest.approx((3 * own.tasks**2 + own.seeds**2) / own.seeds**2)
+        squares["within"].append(np.mean([statistics.variance(row) for row in each.tolist()]))
+        squares["between"].append(own.tasks**2)
+        assert own.seeds**2 == pytest.approx(squares["within"][-1])
+    both = variation(cells, "kl", [*logs])
+    assert both == pytest.approx((np.mean(squares["within"]) ** 0.5, np.mean(squares["between"]) ** 0.5))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "kl", "found"),
+    [
+        (1, lambda place, seed: 1.0 + place.number, None),  # nothing to compare
+        (2, lambda place, seed: math.inf if place.number else 1.0, None),
+        (2, lambda place, seed: None if place.number else 1.0, None),  # diverged
+        (2, lambda place, seed: TIE / (1 + place.number + seed), (0, 0)),  # a tie
+    ],
+)
+def test_without_scores_or_seeds_there_is_no_variation(seeds, kl, found):
+    cells = result(entry("a"), edition(["yacht"], seeds=seeds), kl).cells
+    assert variation(cells, "kl", ["yacht"]) == found
 
 
 def test_what_diverges_on_a_ranked_task_is_last_there(tmp_path):

@@ -92,6 +92,24 @@ def test_finished_runs_are_not_repeated(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "draws"), [("exact", False), ("mean-field-vi", True)])
+def test_what_draws_nothing_runs_once_per_task(tmp_path, monkeypatch, name, draws):
+    seeds = []
+
+    def noted(each, task, seed, *arguments):
+        seeds.append(seed)
+        return prior_of(each, task, seed, *arguments)
+
+    monkeypatch.setattr(verifying, "run_entry", noted)
+    its = replace(verification(Jail(None)), edition=edition(["diabetes"], seeds=3))
+    found = run(built_in(name, family="ffg"), tmp_path, SOME[:1], its)
+    assert len(set(seeds)) == len(seeds) == (3 if draws else 1)
+    assert [cell.seed for cell in found.cells] == [0, 1, 2]
+    if not draws:
+        assert found.cells[2].model_copy(update={"seed": 0}) == found.cells[0]
+
+
+@pytest.mark.slow
 def test_a_failure_is_a_result(tmp_path):
     nan = b"torch.zeros_like(problem.Phi[:, 0]) + float('nan')"
     nan = source().replace(b"ones_like(mean)", b"ones_like(mean) * float('nan')")

@@ -36,6 +36,7 @@ from fsvi_bench.leaderboard.ranking import (
     score_frame,
     spreads,
     tables_of,
+    variation,
 )
 from fsvi_bench.leaderboard.result import NetworkFacts, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.site.output import write_site
@@ -205,6 +206,13 @@ def _method_page(site: Site, standing: Standing) -> bytes:
         lines=lines,
         suspicion=max((line.suspicion for line in lines.values() if line.suspicion is not None), default=None),
         by_score={score: line for key, line in lines.items() for score in HEADLINES[key]},
+        variations={
+            score: found
+            for key in lines
+            if key != "particles"  # whose scores are estimates, with standard errors
+            for score in HEADLINES[key]
+            if (found := variation(standing.cells, score, site.board.edition.ranked_datasets))
+        },
         drawn=score,
         curves=_curves(course.assign(score=course[score]), standing),
         along=_along(course[course["dataset"].isin(site.board.edition.ranked_datasets)]),
