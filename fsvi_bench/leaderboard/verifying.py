@@ -84,7 +84,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
            only: Sequence[Place] | None = None) -> Result:  # fmt: skip
     """Runs an entry on every task of an edition, or on the tasks in `only`, and returns the result.
 
-    A built-in method that draws nothing runs once per task, and its cells for all seeds are the same.
+    A built-in method that draws nothing runs once per linear task, and its cells for all seeds are the same.
 
     Raises:
         InputError: the method does not exist, or does not support the settings; the jail is not tight; raw data are
@@ -123,7 +123,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
 
 
 def _draws_nothing(entry: Entry, networks: bool) -> bool:
-    """Whether the method is deterministic, as far as is known. On networks, functions are drawn from q."""
+    """Whether the method is known to be deterministic. On networks, training starts at a draw from the prior."""
     from fsvi_bench.methods.registry import load_installed  # imports methods, which errors do not need
 
     method, settings = entry.manifest.method, entry.manifest.settings

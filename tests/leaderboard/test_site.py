@@ -18,7 +18,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.board import Refused, read_board
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.entry import SourceFile
-from fsvi_bench.leaderboard.ranking import comparison
+from fsvi_bench.leaderboard.ranking import comparison, variation
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site import output
@@ -98,6 +98,20 @@ def test_json_holds_what_the_pages_show(site, root, files):
     assert by_name["dropout"]["result"]["cells"][0]["scores"]["kl"] == "Infinity"
     assert by_name["fresh"]["stale"] == "not verified yet"
     assert board["refused"][0]["name"] == "broken"
+
+
+def test_the_page_of_an_entry_separates_seeds_from_tasks_if_there_are_several(tmp_path, site):
+    of = edition(DATASETS, seeds=2)
+    kl = lambda place, seed: 1.0 + place.number + seed  # noqa: E731
+    made = Site(read_board(make_board(tmp_path, {"a": kl, "b": lambda place, seed: 3.0}, of)))
+    page = Page(dict(site_files(made))["methods/a.html"])
+    cells, shown = made.shown["a"].cells, page.every("data-v")
+    for score in ("kl", "joint_predictive_kl_box"):
+        found = variation(cells, score, of.ranked_datasets)
+        assert min(found) > 0
+        assert {str(found.seeds), str(found.tasks)} <= set(shown)
+    assert "between seeds between tasks" in page.words
+    assert "between seeds" not in Page(dict(site_files(site))["methods/near.html"]).words  # has one seed
 
 
 def test_the_first_comparison_is_of_the_best_two_that_are_not_exact(site):

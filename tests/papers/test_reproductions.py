@@ -50,7 +50,7 @@ TINY = {
         "timing": {"width": 6, "minibatch": 10, "rounds": 1, "repeats": 2},
     },
     "tuning": {
-        "splits": 1, "methods": {"rand-a": ["full"], "sample-then-optimise": ["particles"]}, "steps": 3, "budgets": [2, 3],
+        "splits": 1, "methods": {"rand-a": ["full"], "ivon": ["ffg"], "ensemble": ["particles"]}, "steps": 3, "budgets": [2, 3],
         "screening": {"splits": 1, "steps": 2, "kept": 1},
         "paper": {"lr": 0.01, "schedule": "constant", "max_steps": 3}, "curve": [1, 3],
     },

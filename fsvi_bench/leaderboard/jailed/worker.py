@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fsvi_bench.conformance import check_method, subjects
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, read_job, send
@@ -67,8 +68,6 @@ def _method(folder: Path, job: Job, problem: TrainingData | NetworkData) -> Meth
 def _check(folder: Path, job: Job, pipe: int) -> None:
     """Runs the conformance checks with the entry's family and settings, except for its number of steps and the size of
     its measurement sets, which are too large for small problems."""
-    from fsvi_bench.conformance import check_method, subjects  # takes a second, which runs do not need
-
     settings = {name: value for name, value in job.settings.items() if name not in ("max_steps", "M")}
     findings = check_method(subjects(f"{folder}/{job.method}", [job.family], settings)).findings
     if failed := [finding for finding in findings if finding.status == "failed"]:

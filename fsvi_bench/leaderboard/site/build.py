@@ -22,6 +22,7 @@ from fsvi_bench.leaderboard.entry import SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS
 from fsvi_bench.leaderboard.ranking import (
     COMPARED,
+    ESTIMATED,
     HEADLINES,
     SHOWN,
     Line,
@@ -209,8 +210,8 @@ def _method_page(site: Site, standing: Standing) -> bytes:
         variations={
             score: found
             for key in lines
-            if key != "particles"  # whose scores are estimates, with standard errors
             for score in HEADLINES[key]
+            if score not in ESTIMATED  # whose errors would look like a spread between seeds
             if (found := variation(standing.cells, score, site.board.edition.ranked_datasets))
         },
         drawn=score,

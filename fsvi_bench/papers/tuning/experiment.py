@@ -35,7 +35,7 @@ class Starts(Plain):
 
     parametrisation: tuple[str, ...] = Field(min_length=1)
     initial_scale: tuple[PositiveFloat, ...] = Field(min_length=1)
-    beta2: tuple[PositiveFloat, ...] = Field(min_length=1)
+    beta2: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(min_length=1)
     lr: Annotated[tuple[PositiveFloat, ...], Rising]
     schedule: str
     off_diagonal_lr: PositiveFloat
@@ -106,7 +106,8 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     winners = gentlest(log, ["lr"], settings.tolerance)
     budgets = ranked(search.of_each(winners, start, settings.budgets), [*RATES, "max_steps"])
     chosen = gentlest(budgets, ["max_steps"], settings.tolerance)
-    chosen = chosen.join(pd.DataFrame([start[method] for method in chosen["method"]]))
+    options = pd.DataFrame([start[method] for method in chosen["method"]], columns=[*START, "off_diagonal_lr"])
+    chosen = chosen.join(options)
     tables = {"starts": starts, "roots": roots, "screened": screened, "log": log, "budgets": budgets, "chosen": chosen}
     tables = {name: own_options(table) for name, table in tables.items()}
     return {**tables, **compared(search.curves(chosen)), "rules": pd.DataFrame([settings.rules()])}

@@ -38,7 +38,7 @@ class Setting(Plain):
     off_diagonal_lr: PositiveFloat = 1.0
     parametrisation: str = "weights"
     initial_scale: PositiveFloat = 1.0
-    beta2: PositiveFloat | None = None  #: None: the method's default
+    beta2: float | None = Field(default=None, gt=0, lt=1)  #: None: the method's default
     minibatch: PositiveInt | None = None  #: None: the method's default
 
     def options(self, known: Container[str]) -> dict[str, Any]:

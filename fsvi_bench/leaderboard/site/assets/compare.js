@@ -77,7 +77,8 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
       if (option) option.selected = true;
     }
     // The link on an entry's page names only the first entry, which may be the default second one.
-    if (first.value === second.value) second.selectedIndex = second.selectedIndex ? 0 : 1;
+    const defaults = [first, second].map((select) => select.querySelector("[selected]").value);
+    if (first.value === second.value) second.value = defaults.find((name) => name !== first.value);
     show();
   };
 
