@@ -53,10 +53,10 @@ def fit(
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
     chosen = entry.options(_countable({**options, **given}, entry.name))
     seed = whole_number("seed", seed)
-    seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as in `run`
+    seeds = (0 if entry.is_deterministic(chosen) else seed,)  # as in `run`
     # Comparisons of an array have no truth value; its text is an unknown family like any other.
     family = entry.cls.checked_family(None if family is None else str(family), entry.name)
-    entry.cls.check(chosen, TrainingData.of(problem))
+    entry.check(chosen, TrainingData.of(problem))
     hardware = device_for(str(device), [Work(entry.name, 1, steps_of(entry, chosen))])
     with one_thread():
         trained = make_method(entry, family, chosen, [problem], seeds)

@@ -52,6 +52,11 @@ def _score_one(task: Path, posterior: Path, options: Score) -> None:
     problem = bind_task(frozen, options.data_dir)
     certify(problem).require_limits()
     scores = scoring.score(q, problem)
+    if names := scoring.not_a_number(scores):
+        raise InputError(
+            f"{posterior}: these scores are not numbers: {', '.join(names)}; the posterior's numbers are too large or "
+            "too small for them"
+        )
     show(options.as_json, scores, lambda: in_lines(scores))
 
 

@@ -130,7 +130,7 @@ def _draws_nothing(entry: Entry, networks: bool) -> bool:
     if networks or not isinstance(method, BuiltIn):
         return False
     found = load_installed(method.name)
-    return found.cls.is_deterministic(found.options(settings))
+    return found.is_deterministic(found.options(settings))
 
 
 def _here() -> dict[str, Any]:

@@ -55,6 +55,15 @@ class Gaussian(NamedTuple):
         moved = noise @ self.root.mT if self.root.ndim == 3 else noise * self.root[:, None]
         return moved + self.mean[:, None]
 
+    def filled(self) -> Gaussian:
+        """Filled up like the features (see `maths.batching`): the extra weights are at the prior."""
+        extra = -self.mean.shape[-1] % SIDE
+        if self.root.ndim == 2:
+            return Gaussian(pad(self.mean, (0, extra)), pad(self.root, (0, extra), value=1.0))
+        root = pad(self.root, (0, extra, 0, extra))
+        torch.linalg.diagonal(root[:, root.shape[1] - extra :, root.shape[2] - extra :])[:] = 1.0
+        return Gaussian(pad(self.mean, (0, extra)), root)
+
 
 def functional_kl(q: Gaussian, A: MeasurementSets) -> PerProblem:
     """KL(Q_A ‖ P_A) in nats; NaN if a Cholesky factor does not exist.

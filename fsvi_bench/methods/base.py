@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
@@ -219,6 +220,17 @@ class Method(pl.LightningModule, ABC):
             averaging = getattr(self.options, "averaging", 0.0)
             self.average = Average(self.q) if averaging else None
 
+    def __getattr__(self, name: str) -> Any:
+        """torch's lookup. If the code of a property raises AttributeError, torch would say that there is no such
+        property; here the code's own error is raised."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            found = inspect.getattr_static(type(self), name, None)
+            if not isinstance(found, property | cached_property):
+                raise
+        return found.__get__(self)
+
     def _initial(self) -> TrainablePosterior:
         """`initial()`, moved as the options say, or for a network off the prior's mean."""
         if isinstance(self.options, AdamOptions):
@@ -377,6 +389,11 @@ class Method(pl.LightningModule, ABC):
         """
         return cls.deterministic
 
+    @classmethod
+    def trains_with(cls, options: MethodOptions) -> bool:
+        """Whether the method trains in steps under these options, rather than by a closed form."""
+        return cls.solve is Method.solve and cls.solve_at is Method.solve_at
+
     # --- Lightning's interface ----------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
@@ -514,7 +531,7 @@ class Method(pl.LightningModule, ABC):
     @property
     def trains(self) -> bool:
         """Whether the method trains in steps, rather than by a closed form."""
-        return type(self).solve is Method.solve and type(self).solve_at is Method.solve_at
+        return self.trains_with(self.options)
 
     @property
     def rows_per_step(self) -> int:
@@ -531,7 +548,10 @@ class Method(pl.LightningModule, ABC):
 
     def _solve_one(self, place: int, problem: TrainingData) -> Posterior:
         if bool(problem.y.isfinite().all()):
-            return self.solve_at(place, problem)
+            solved = self.solve_at(place, problem)
+            if not isinstance(solved, Posterior):
+                raise TypeError(f"solve returned {type(solved).__name__}, expected a posterior such as FullGaussian")
+            return solved
         solved = self.solve_at(place, replace(problem, y=torch.zeros_like(problem.y)))
         # A factor stays lower triangular: its entries are NaN, but its form is valid.
         nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
@@ -580,8 +600,14 @@ class Method(pl.LightningModule, ABC):
         measurement sets are random, the mean over this many held-out sets, the same for all q, methods and seeds.
 
         Constants are included, so that −ELBO plus the log evidence is a KL. The training's random streams are not used.
+
+        Raises:
+            NotImplementedError: the method minimises no loss.
         """
+        if type(self).loss is Method.loss:
+            raise NotImplementedError(f"{type(self).__name__} minimises no loss")
         mode, q = self.training, self.terms(place) if q is None else q
+        q = q.filled() if isinstance(q, Gaussian) else q
         self.train(False)
         try:
             losses = [self.loss(q, batch) for batch in self.held_out(place, task, sets)]

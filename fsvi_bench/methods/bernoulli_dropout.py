@@ -82,9 +82,9 @@ class BernoulliDropout(MaskedMethod):
     def is_deterministic(cls, options: MethodOptions) -> bool:
         return options.training == "closed-form"  # type: ignore[attr-defined]
 
-    @property
-    def trains(self) -> bool:
-        return bool(self.options.training == "masks")
+    @classmethod
+    def trains_with(cls, options: MethodOptions) -> bool:
+        return options.training == "masks"  # type: ignore[attr-defined]
 
     def initial(self) -> TrainableDropout:
         size, p = (len(self.problems), self.problems.k), self.options.retain_probability

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.maths.batching import fill
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.linalg import inverse_tril, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, least_squares, row_space
@@ -82,7 +83,7 @@ class FspLaplace(Method):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         problem = TrainingData.of(task)
-        return [Batch(Rows.whole(problem), Phi_A=row_space(self.context(problem)))]
+        return [Batch(Rows.whole(problem), Phi_A=fill(row_space(self.context(problem))))]
 
     def optimum(self, place: int, task: Task) -> Optimum:
         q = self.solved[place]

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
-from fsvi_bench.maths.batching import matvec
+from fsvi_bench.maths.batching import SIDE, matvec
 from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import RANK_TOLERANCE
@@ -179,12 +179,12 @@ def _best(
     """The averaged covariance with the best known mean, and KL(· ‖ P_D) there."""
     exact, batches = task.truth.posterior, method.held_out(place, task, HELD_OUT_SETS)
     means = [solved[: averaged.k], averaged.mean, exact.mean]
-    mean = min(means, key=lambda mean: _of_mean(mean[None], batches, method.kl_weight))
+    mean = min(means, key=lambda mean: _of_mean(pad(mean[None], (0, -len(mean) % SIDE)), batches, method.kl_weight))
     kl = gaussian_kl_to_precision(mean, averaged.covariance_tril(), *exact)
     return Gaussian(mean[None], averaged.root[None]), float(kl.total)
 
 
-def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: float) -> float:
+def _of_mean(mean: Float[Tensor, "1 k_filled"], batches: Sequence[Batch], kl_weight: float) -> float:
     """The part of the objective that depends on the mean: ½‖y − Φμ‖²/σ² + ½c E_A‖Vᵀμ‖²."""
     rows = batches[0].rows
     residual = rows.y - matvec(rows.Phi, mean)

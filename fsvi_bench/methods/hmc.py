@@ -60,8 +60,8 @@ class Hmc(ParticleMethod):
 
     networks = None
 
-    @property
-    def trains(self) -> bool:
+    @classmethod
+    def trains_with(cls, options: MethodOptions) -> bool:
         """A chain runs as a whole: there are no steps to trace."""
         return False
 

@@ -55,9 +55,9 @@ class LawMethod(Method):
     def is_deterministic(cls, options: MethodOptions) -> bool:
         return options.training == "closed-form" or options.minibatch == "full"  # type: ignore[attr-defined]
 
-    @property
-    def trains(self) -> bool:
-        return bool(self.options.training == "adam")
+    @classmethod
+    def trains_with(cls, options: MethodOptions) -> bool:
+        return options.training == "adam"  # type: ignore[attr-defined]
 
     def data(self) -> TaskData:
         return self._data() if self.is_network else self._data(fixed_A=self.seen)

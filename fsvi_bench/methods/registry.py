@@ -13,13 +13,16 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import decode_source
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.sources import meaning_sha256
 
@@ -70,6 +73,40 @@ class MethodEntry:
             InputError: a name or value that the method does not accept.
         """
         return self.cls.checked_options({**self.defaults.options, **changes}, self.name)
+
+    def check(self, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        """The method's own check of its settings against one problem.
+
+        Raises:
+            InputError: the settings do not fit the problem, or the check itself fails.
+        """
+        self._ask("check", options, problem)
+
+    def is_deterministic(self, options: MethodOptions) -> bool:
+        """Whether nothing is drawn under these options, as the method says.
+
+        Raises:
+            InputError: its code fails.
+        """
+        return bool(self._ask("is_deterministic", options))
+
+    def trains_with(self, options: MethodOptions) -> bool:
+        """Whether the method trains in steps under these options, as the method says.
+
+        Raises:
+            InputError: its code fails.
+        """
+        return bool(self._ask("trains_with", options))
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.cls, question)(*arguments)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"method {self.name}: {question}() raised {type(error).__name__}: {error}; fix the method"
+            ) from error
 
 
 def method_names() -> list[str]:
@@ -223,6 +260,9 @@ def _require_method(cls: object, spec: str) -> type[Method]:
         raise InputError(
             f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it from that class"
         )
+    known = get_args(Family)
+    if not (isinstance(cls.families, tuple) and cls.families and set(cls.families) <= set(known)):
+        raise InputError(f"'{spec}': families is {cls.families!r}, expected a tuple of some of {', '.join(known)}")
     return cls
 
 

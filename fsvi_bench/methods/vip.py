@@ -19,7 +19,7 @@ from fsvi_bench.maths.blr import blr_posterior, covariance_tril
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
-from fsvi_bench.methods.data import Batch, Rows, expected_nll
+from fsvi_bench.methods.data import Batch, Rows, expected_nll, fill_columns
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to, weight_kl
 from fsvi_bench.posteriors.gaussian import FactorGaussian
@@ -64,7 +64,8 @@ class Vip(Method):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         mean, root = self._prior(place)
-        return [Batch(Rows.whole(TrainingData.of(task)), (mean[None], root[None]))]
+        at_features = fill_columns(mean[None, None])[0], fill_columns(root.mT[None]).mT
+        return [Batch(Rows.whole(TrainingData.of(task)), at_features)]
 
     def optimum(self, place: int, task: Task) -> Optimum:
         q = self.solved[place]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.running.cell import Plan
 from fsvi_bench.training.trainer import Device, choose_device
@@ -73,10 +73,9 @@ def fastest(work: Iterable[Work], cores: int, gpus: int) -> Device:
     return "cuda" if on_gpus < on_cores else "cpu"
 
 
-def steps_of(entry: MethodEntry, options: object) -> int:
-    """The number of training steps; 0 for a formula."""
-    formula = entry.cls.solve is not Method.solve or entry.cls.solve_at is not Method.solve_at
-    return 0 if formula else int(getattr(options, "max_steps", 0))
+def steps_of(entry: MethodEntry, options: MethodOptions) -> int:
+    """The number of training steps; 0 for a closed form."""
+    return int(getattr(options, "max_steps", 0)) if entry.trains_with(options) else 0
 
 
 def work_of(plan: Plan) -> list[Work]:

@@ -45,7 +45,8 @@ class Outcome(NamedTuple):
 
 
 def run_job(job: Job) -> list[Outcome]:
-    """Trains one batch and scores each of its cells. An exception in the method fails the cells of this batch only.
+    """Trains one batch and scores each of its cells. An exception in the method, even `sys.exit`, fails the cells of
+    this batch only.
 
     Raises:
         InputError: the sources differ from those of the plan.
@@ -54,11 +55,11 @@ def run_job(job: Job) -> list[Outcome]:
     _require_same_sources(job)
     try:
         return _train(job, started)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return failed(job, started, error, "".join(format_exception(error)))
 
 
-def failed(job: Job, started: datetime, error: Exception, lines: str | None = None) -> list[Outcome]:
+def failed(job: Job, started: datetime, error: BaseException, lines: str | None = None) -> list[Outcome]:
     """Failed outcomes for all cells of a job, with one reason."""
     reason = {"status": "failed", "reason": _reason(error)}
     return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
@@ -189,5 +190,5 @@ def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, tas
     return {"scores": scores.model_copy(update=known)}
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

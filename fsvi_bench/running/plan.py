@@ -226,7 +226,7 @@ def _rows(request: Request, asked: Protocol, method: MethodEntry, on_networks: b
                 family=family,
                 hyperparameters=options.model_dump(mode="json"),
                 # A network's mode depends on where the search for it starts.
-                seeds=(0,) if method.cls.is_deterministic(options) and not on_networks else seeds,
+                seeds=(0,) if method.is_deterministic(options) and not on_networks else seeds,
                 code_sha256=code,
                 datasets=datasets,
             )

@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.networks.official import official_network
 from fsvi_bench.posteriors.io import named_task, read_approximation
-from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -95,7 +95,10 @@ def score_folder(folder: Path, tasks: TaskSet[FrozenTask, Task]) -> Iterator[Sco
             task = tasks.tasks[place]
             found |= {"dataset": task.dataset, "split": task.split, "task_sha256": task.sha256}
             q = read_approximation(path, task.k, task.sha256)
-            found |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
+            scores = score(q, tasks.problem(place))
+            if names := not_a_number(scores):
+                raise InputError(f"these scores are not numbers: {', '.join(names)}")
+            found |= {"scores": scores, "status": "ok"}
         except Exception as error:
             reason = str(error) if isinstance(error, InputError | TaskRefused) else f"{type(error).__name__}: {error}"
             found["reason"] = " ".join(reason.split())

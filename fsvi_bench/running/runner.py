@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
@@ -47,6 +47,7 @@ from fsvi_bench.training.trainer import Device
 Watcher = Callable[[Sequence[Record]], None]  #: called with all records of one row of the result table
 AnyTask = FrozenTask | CertifiedNetwork
 Problems = TaskSet[AnyTask, Task | NetworkProblem]
+MIXTURES = ("bernoulli", "spike-slab")  #: families whose scores take seconds
 Refusals = dict[Place, str]  #: the reason why a split has no certified task
 
 
@@ -138,7 +139,7 @@ def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], pr
         options = entry.options(cell.hyperparameters)
         own = _function(entry.cls.check) is not _function(Method.check)
         if own or getattr(options, "design", None) is not None:
-            entry.cls.check(options, data((cell.dataset, cell.split)))
+            entry.check(options, data((cell.dataset, cell.split)))
 
 
 def _function(method: Any) -> object:
@@ -153,11 +154,11 @@ def _compute(
     resources: Resources,
     progress: Progress,
 ) -> Iterator[Outcome]:
-    """Yields outcomes as jobs finish. Batches that train are split over the workers; on a CPU results do not change."""
+    """Yields outcomes as jobs finish. Results on a CPU do not depend on how batches are split into jobs."""
     progress.start("cells", len(cells), Counter(map(_group, cells)))
-    batches = [(batch, _takes_time(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
+    batches = [(batch, _demand(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
     # Closed forms take less time than sending them to a worker.
-    here = resources.device == "cpu" and not any(trains for _, trains in batches)
+    here = resources.device == "cpu" and all(demand == "little" for _, demand in batches)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
     workers = executor.workers  # asked once: the size of a cluster may change between batches
 
@@ -165,7 +166,9 @@ def _compute(
         tasks = [problems.problem((cell.dataset, cell.split)) for cell in part]
         return Job(methods[part[0].method], list(zip(tasks, part, strict=True)), resources.device)
 
-    counts = [(batch, min(len(batch), workers if trains else 1)) for batch, trains in batches]
+    # What is trained side by side goes to as many jobs as there are workers. Other cells are saved one by one.
+    most = {"little": 1, "training": workers, "seconds": len(cells)}
+    counts = [(batch, min(len(batch), most[demand])) for batch, demand in batches]
     jobs = (job(batch[place::count]) for batch, count in counts for place in range(count))
     for each, outcome in executor.map(run_job, jobs):
         yield from failed(each, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
@@ -189,14 +192,16 @@ def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
-    """Whether the method trains, draws, or searches for a network's mode.
+def _demand(entry: MethodEntry, cell: Cell) -> Literal["little", "seconds", "training"]:
+    """What a cell demands: training, or seconds for draws, for a network's mode, or for the scores of a mixture.
 
     The class decides: an instance would need a task for every batch.
     """
-    if network_name(cell.dataset, cell.split) is not None:
-        return True
-    return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))
+    options = entry.options(cell.hyperparameters)
+    if entry.trains_with(options):
+        return "training"
+    is_network = network_name(cell.dataset, cell.split) is not None
+    return "seconds" if is_network or cell.family in MIXTURES or not entry.is_deterministic(options) else "little"
 
 
 # --- Certified tasks: official ones, from the cache, from files, or from parallel fits; and refits for checking -------

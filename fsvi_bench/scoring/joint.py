@@ -25,6 +25,7 @@ from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.predictive import spread_in_noise
 from fsvi_bench.seeds import derive_seed, derived_generator
 from fsvi_bench.tasks.task import Task
 
@@ -39,6 +40,9 @@ BLOCK = 2048  #: functions whose densities are in memory at once, for each draw:
 #: bound in expectation (Jensen), and the stated error is the value itself.
 KNOWN = 0.1
 ROUNDING = 1e-12  #: relative rounding error of log densities
+#: The largest spread of dropout's predictive, in noise deviations. Its densities depend on what is left of the noise in
+#: float64, to about spread² · 1e-16 nats.
+MAX_SPREAD = 1e6
 
 
 class Law(NamedTuple):
@@ -64,9 +68,9 @@ class Law(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A value and its standard error, None for a closed form."""
+    """A value and its standard error, None for a closed form. Without a value it cannot be computed."""
 
-    value: float
+    value: float | None
     error: float | None = None
 
 
@@ -87,6 +91,8 @@ def joint_scores(q: Posterior | FunctionSamplesPosterior, problem: Task) -> dict
 def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, place: str, count: int) -> Estimate:
     """KL(exact ‖ q) in nats of the targets at the first `count` inputs of `test` or `box`.
 
+    There is no value for dropout and spike-and-slab beyond `MAX_SPREAD`.
+
     Draws depend on the task and the inputs alone, so they are the same for every q.
     """
     Phi, noise = (problem.Phi_test if place == "test" else problem.Phi_box)[:count], problem.frozen.noise_variance
@@ -98,6 +104,8 @@ def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, 
         own = Law.of(Phi @ q.mean, Phi @ q.covariance_tril(), noise)
     if isinstance(q, Posterior) and _is_gaussian(q):
         return Estimate(float(gaussian_kl(*exact, *own)))
+    if isinstance(q, SwitchedPosterior) and spread_in_noise(q, problem, Phi) > MAX_SPREAD:
+        return Estimate(None)
     purpose = ("joint predictive KL", problem.sha256, place, count)
     draws = SWITCHED_DRAWS if isinstance(q, SwitchedPosterior) else DRAWS
     y = exact.mean + torch.from_numpy(derived_generator(*purpose).standard_normal((draws, count))) @ exact.tril.mT

@@ -90,6 +90,11 @@ def make_task(
             f"test_fraction is {test_fraction}, which leaves no training rows or no test rows out of "
             f"{len(raw.y)}; change it"
         )
+    if np.ptp(raw.y[rows[0]]) == 0:
+        raise InputError(
+            f"all {len(rows[0])} training targets are {raw.y[rows[0]][0]:g}, expected at least two values; choose "
+            "another seed, a smaller test_fraction, or another target"
+        )
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
     settings = FitSettings(**options.model_dump(include={"k", *STARTS}))
     task = fit_task(name, 0, raw, rows, settings, rng).certified()

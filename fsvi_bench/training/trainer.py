@@ -102,9 +102,9 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         )
         try:
             trainer.fit(method, datamodule=method.data())
-        except SystemExit:
+        except SystemExit as error:
             # Lightning exits the process on Ctrl-C; the caller decides how to handle an interrupt.
-            if trainer.interrupted:
+            if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
     return clock.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import struct
@@ -17,6 +18,8 @@ from safetensors import safe_open
 
 from fsvi_bench.networks.official import load_network
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.running import posterior_folder
+from fsvi_bench.scoring import scores
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -142,6 +145,29 @@ def test_a_bad_file_does_not_affect_the_others(folder, cli):
     status, out, _ = cli("score", "--posteriors", "laplace", "--task-set", "tasks")
     assert status == 0
     assert "3 of 3 files scored" in out
+
+
+def test_scores_that_are_not_numbers_are_no_result(folder, cli, monkeypatch):
+    from safetensors.numpy import save_file
+
+    Path("q/toy").mkdir(parents=True)
+    path = Path("q/toy/split-00.safetensors")
+    save_file(
+        {"mean": np.zeros(20), "scale": np.ones(20)},
+        path,
+        metadata={"format": "fsvi-posterior/1", "kind": "gaussian-ffg"},
+    )
+
+    def planted(q, task):
+        return score(q, task).model_copy(update={"nlpd": math.nan})
+
+    monkeypatch.setattr(scores, "score", planted)
+    monkeypatch.setattr(posterior_folder, "score", planted)
+    status, _, err = cli("score", "--posteriors", "q", "--task-set", "tasks")
+    assert (status, err) == (1, "toy/split-00.safetensors: these scores are not numbers: nlpd\n")
+    status, _, err = cli("score", "--task", "tasks/toy/split-00.safetensors", "--posterior", str(path))
+    assert status == 2
+    assert "these scores are not numbers: nlpd; the posterior's numbers are too large or too small" in err
 
 
 @pytest.mark.parametrize(

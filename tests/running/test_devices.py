@@ -3,7 +3,8 @@
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.running.devices import RANDA, SPEEDS, Work, device_for, fastest, work_of
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.running.devices import RANDA, SPEEDS, Work, device_for, fastest, steps_of, work_of
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 
@@ -62,3 +63,16 @@ def test_the_work_of_a_plan():
         datasets=("toy",), methods=("exact", "rand-a"), splits="0-2", seeds="0,1", max_steps=7, families=("full",)
     )
     assert work_of(make_plan(asked)) == [Work("rand-a", 6, 7)]
+
+
+@pytest.mark.parametrize("method", ["gwi", "gfsvi"])
+def test_a_closed_form_that_is_trained_instead_takes_steps(method):
+    entry = load_method(method)
+    assert steps_of(entry, entry.options({})) == 0
+    assert steps_of(entry, entry.options({"training": "adam", "max_steps": 7})) == 7
+
+
+def test_dropout_takes_steps_with_masks_only():
+    entry = load_method("bernoulli-dropout")
+    assert steps_of(entry, entry.options({"max_steps": 7})) == 0
+    assert steps_of(entry, entry.options({"training": "masks", "max_steps": 7})) == 7

@@ -8,10 +8,13 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.running import job
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.running.plan import Request
+from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
@@ -24,6 +27,7 @@ FAILING = """
 from __future__ import annotations
 import os
 import signal
+import sys
 import torch
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
@@ -62,6 +66,31 @@ class Dies(Base):
 class Interrupts(Base):
     "As if Ctrl-C came in a step."
     def training_step(self, batch, batch_idx): raise KeyboardInterrupt
+class Exits(Base):
+    "Ends the process while it trains."
+    def training_step(self, batch, batch_idx): sys.exit(0)
+class Formula(Method):
+    Options = Options
+    deterministic = True
+class ExitsAtOnce(Formula):
+    "Ends the process in its closed form."
+    def solve(self, problem): sys.exit("planted")
+class Misspells(Formula):
+    "Asks for an attribute that does not exist."
+    def solve(self, problem): return problem.phi
+class ReturnsNothing(Formula):
+    "Forgets to return its posterior."
+    def solve(self, problem): pass
+class ChecksBadly(Formula):
+    "Its check has a bug."
+    @classmethod
+    def check(cls, options, problem): raise ValueError("planted")
+    def solve(self, problem): pass
+class DecidesBadly(Formula):
+    "It asks for an option that it does not have."
+    @classmethod
+    def is_deterministic(cls, options): return options.nothing
+    def solve(self, problem): pass
 """
 
 
@@ -126,13 +155,48 @@ def of(failing, name, *others, splits="0-3", **options):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("Raises", "FloatingPointError: planted [/x]"), ("Miscounts", "unable to parse string as an integer"),
-     ("Forgets", "the method returned")],
+     ("Forgets", "the method returned"), ("Exits", "SystemExit: 0"), ("ExitsAtOnce", "SystemExit: planted"),
+     ("Misspells", "AttributeError: 'TrainingData' object has no attribute 'phi'"),
+     ("ReturnsNothing", "solve returned NoneType, expected a posterior")],
 )  # fmt: skip
 def test_a_method_that_raises_or_says_something_wrong_fails_its_cells_and_no_other(tmp_path, failing, name, reason):
     records = execute(tmp_path / "out", of(failing, name, "exact")).records
     assert [record.status for record in records] == ["failed"] * 4 + ["ok"] * 4
     assert reason in records[0].reason
     assert records[0].scores is None
+
+
+def test_an_exit_of_a_worker_fails_its_cells_and_no_other(tmp_path, failing):
+    records = execute(tmp_path / "out", of(failing, "Exits", "exact"), workers=2).records
+    assert [record.status for record in records] == ["failed"] * 4 + ["ok"] * 4
+    assert "SystemExit: 0" in records[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ChecksBadly", r"method ChecksBadly: check\(\) raised ValueError: planted; fix the method"),
+        ("DecidesBadly", r"method DecidesBadly: is_deterministic\(\) raised AttributeError: .*'nothing'; fix the"),
+    ],
+)
+def test_errors_in_what_a_method_says_of_its_settings_are_one_sentence(tmp_path, failing, name, message):
+    with pytest.raises(InputError, match=message):
+        execute(tmp_path / "out", of(failing, name))
+
+
+def test_the_traceback_of_a_misspelled_attribute_names_its_line(tmp_path, failing):
+    execute(tmp_path / "out", of(failing, "Misspells", splits="0"))
+    (traceback,) = (tmp_path / "out").rglob("traceback.txt")
+    assert "return problem.phi" in traceback.read_text()
+
+
+def test_cells_whose_scores_take_seconds_are_saved_one_by_one(tmp_path, monkeypatch):
+    """When a cell is saved, none after it has been scored."""
+    scored, saved = [], []
+    monkeypatch.setattr(job, "score", lambda q, task: scored.append(task) or score(q, task))
+    monkeypatch.setattr(Store, "save", lambda *_: saved.append(len(scored)))
+    execute(tmp_path / "out", changed(TOY, methods=["bernoulli-dropout"]))
+    assert saved == [1, 2, 3, 4]
 
 
 def test_a_process_that_is_killed_fails_its_cells_and_no_other(tmp_path, failing):

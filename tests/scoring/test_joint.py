@@ -134,3 +134,10 @@ def test_estimates_repeat_themselves_and_unreliable_ones_say_so(toy, q):
     )
     assert found.error >= found.value - closed.value
     assert found.error == pytest.approx(found.value, rel=0.01)
+
+
+def test_dropout_is_not_scored_where_rounding_hides_the_noise(toy, q):
+    """The toy's noise deviation is 0.1, so the two spreads are about 1e5 and 1e8 noise deviations."""
+    near, far = (BernoulliDropoutPosterior(size * q.mean / q.mean.abs().max(), f64(0.8)) for size in (1e4, 1e7))
+    assert 0 < joint_predictive_kl(near, toy, "box", 10).value < math.inf
+    assert joint_predictive_kl(far, toy, "box", 10) == (None, None)

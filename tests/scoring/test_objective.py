@@ -12,13 +12,18 @@ from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.fsp_laplace import FspLaplace
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.spike_and_slab import SpikeAndSlab
+from fsvi_bench.methods.vip import Vip
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.training.trainer import train
-from tests.maths.draws import close, eye, f64, zeros
+from tests.maths.draws import close, eye, f64, normal, zeros
 from tests.scoring.objectives import (
     FAMILIES,
     WEIGHT_SPACE,
     ObjectiveScores,
+    expected,
     fixed,
     fixed_a,
     kl,
@@ -203,3 +208,78 @@ def test_the_rank_tolerance_says_what_a_fixed_set_sees(small):
     assert unseen.scores(q, small).kl_at_objective_optimum == math.inf
     without = fixed(Phi_A[:7]).scores(q, small).objective_gap
     assert unseen.scores(q, small).objective_gap == pytest.approx(without, rel=1e-10)
+
+
+# --- With any number of features --------------------------------------------------------------------------------------
+
+K = 7  #: features are filled up to 8 columns (`maths.batching`); posteriors in closed form are not
+
+
+@pytest.fixture(scope="module")
+def seven(toy):
+    """30 rows and seven features."""
+    return problem_of(toy, normal(3, 30), K)
+
+
+@FAMILIES
+def test_seven_features_have_the_weight_space_objective(seven, family):
+    optimum = nearest(family, seven.truth.posterior)
+    assert WEIGHT_SPACE.value(optimum, seven) + float(seven.truth.log_evidence) == pytest.approx(
+        kl(optimum, seven.truth.posterior), abs=1e-10
+    )
+    assert WEIGHT_SPACE.scores(optimum, seven).objective_gap == 0.0
+
+
+@FAMILIES
+@pytest.mark.parametrize("M", [3, 10])
+def test_seven_features_have_the_objective_at_a_fixed_set(seven, family, M):
+    Phi_A, q = random_features(M, K), random_q(family, K)
+    by_hand = loss_by_hand(q, seven, row_space(Phi_A), 1.0)
+    assert fixed(Phi_A).value(q, seven) == pytest.approx(by_hand, rel=1e-12)
+    assert fixed(Phi_A).scores(q, seven).objective_gap > 0
+
+
+@FAMILIES
+def test_seven_features_have_the_expected_objective(seven, family):
+    """Ten inputs determine all seven weights, so RANDA's optimum is that of weight space, up to its optimiser."""
+    scores = expected(10).scores(nearest(family, seven.truth.posterior), seven)
+    assert scores.kl_at_objective_optimum == pytest.approx(
+        kl(nearest(family, seven.truth.posterior), seven.truth.posterior), abs=1e-3
+    )
+    assert scores.objective_gap == pytest.approx(0.0, abs=1e-3)
+
+
+def test_seven_features_have_the_objective_of_draws_of_the_prior(seven):
+    """VIP infers exactly under the drawn prior N(w̄, RRᵀ), so its objective is minus that model's log evidence."""
+    method = Vip(seven, draws=5)
+    mean, root = method.prior_mean[0], method.prior_root[0]
+    F = seven.Phi @ root
+    marginal = torch.distributions.MultivariateNormal(
+        seven.Phi @ mean, F @ F.mT + seven.frozen.noise_variance * eye(30)
+    )
+    assert method.objective(0, seven) == pytest.approx(-float(marginal.log_prob(seven.y)), rel=1e-10)
+
+
+def test_seven_features_have_the_objective_of_a_context(seven):
+    """−log p(y|μ) + ½ of the prior's squared norm at the context, by a pseudo-inverse."""
+    method = FspLaplace(seven, context="box", context_points=5)
+    mean, C = method.solved.mean[0], method.context(method.problems)
+    noise = seven.frozen.noise_variance
+    residual, f = seven.y - seven.Phi @ mean, C @ mean
+    by_hand = 0.5 * (
+        30 * (2 * math.pi * noise).log() + residual.square().sum() / noise + f @ torch.linalg.pinv(C @ C.mT) @ f
+    )
+    assert method.objective(0, seven) == pytest.approx(float(by_hand), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gwi", "gfsvi", "bernoulli-dropout", "rand-a-ngd", "ssge", "ivon"])
+def test_seven_features_have_an_optimum_in_every_method(seven, name):
+    cls = load_method(name).cls
+    method = cls(seven, **({"M": 5} if "M" in cls.Options.model_fields else {}))
+    (optimum,) = method.optima([seven])
+    assert -1e-9 <= method.objective(0, seven) - optimum.value < math.inf
+
+
+def test_a_method_without_a_loss_has_no_objective(seven):
+    with pytest.raises(NotImplementedError, match="SpikeAndSlab minimises no loss"):
+        SpikeAndSlab(seven).objective(0, seven)

@@ -32,6 +32,9 @@ def data(n=60, D=2, seed=0):
     return X, 100 * np.sin(X / 10).sum(1) + g.normal(size=n)
 
 
+TEST_ROW = next(standard_splits(60, 1, seed=1, train_fraction=0.9))[1][0]
+
+
 @pytest.fixture(scope="module")
 def task():
     return make_task(*data(), k=8, name="mine")
@@ -173,6 +176,11 @@ BAD = [
     (([[1, 2], [3]], [1, 2]), {}, "X is not numeric"),
     ((data()[0] + 1j, data()[1]), {}, "X is not numeric"),
     ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected at least two"),
+    (
+        (data()[0], np.eye(60)[TEST_ROW]),
+        {},
+        "all 54 training targets are 0, expected at least two values; choose another",
+    ),
     (data(), {"k": 100}, "k is 100, expected at most the 54 distinct training inputs"),
     (data(), {"k": 0}, "k is 0, expected 1 or more"),
     (data(), {"k": "few"}, "k is 'few', expected a whole number"),

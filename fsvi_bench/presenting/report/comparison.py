@@ -177,7 +177,7 @@ def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:
     """
     try:
         found = load_installed(entry.method)
-        deterministic = found.cls.is_deterministic(found.options(entry.hyperparameters))
+        deterministic = found.is_deterministic(found.options(entry.hyperparameters))
     except InputError:
         deterministic = True
     return deterministic and scores.shape[1] == 1
