@@ -6,6 +6,7 @@ import difflib
 import operator
 import re
 import textwrap
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,12 @@ def in_one_line(error: BaseException) -> str:
     """The type and message of an exception, on one line of at most 200 characters that ends with a whole word."""
     name, message = type(error).__name__, str(error)
     return textwrap.shorten(f"{name}: {message}" if message.strip() else name, 200, placeholder=" …")
+
+
+def place_in(error: BaseException, file: str) -> str:
+    """Where in a file an exception arose, as " (FILE, line 7: CODE)"; empty if it arose elsewhere."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({file}, line {own[-1].lineno}: {own[-1].line})" if own else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

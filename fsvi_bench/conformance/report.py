@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 from unittest import SkipTest
 
+from fsvi_bench.errors import place_in
 from fsvi_bench.posteriors.base import Family
 
 Status = Literal["ok", "failed", "not applicable", "not run"]  #: not run: an earlier check failed
@@ -66,6 +66,5 @@ def outcome(check: Callable[[], str | None], file: str) -> tuple[Status, str]:
     except Failed as error:
         return "failed", str(error)
     except (Exception, SystemExit) as error:
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        where = f" ({file}, line {own[-1].lineno}: {own[-1].line})" if own else ""
-        return "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:500] or 'no message'}{where}"
+        said = " ".join(str(error).split())[:500] or "no message"
+        return "failed", f"{type(error).__name__}: {said}{place_in(error, file)}"

@@ -301,7 +301,7 @@ def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
 
 
 def _joint_kl(q: Posterior, task: Task, place: str) -> float | None:
-    """The joint predictive KL; None if the task has too few inputs there."""
+    """The joint predictive KL; None if the task has too few inputs there, or if it cannot be computed for q."""
     if len(task.Phi_test if place == "test" else task.Phi_box) < int(JOINT):
         return None
     functions = functions_of(q, task) if isinstance(q, ParticlesPosterior) else q  # not those of their moments

@@ -38,18 +38,14 @@ def log_density_ratio(
     Phi = Phi / sigma
     # Large effects first: the rest of the sum is then smooth compared with the noise.
     order = (variance * Phi.square().sum(0)).argsort(descending=True, stable=True)
-    # The covariance of those still to come is summed from the small effects up. To take the large ones off the whole
-    # sum, one by one, would leave their rounding errors in place of the noise.
-    rows = Phi.mT[order]
-    effects = variance[order, None, None] * rows[:, :, None] * rows[:, None, :]
-    later = effects.flip(0).cumsum(0).flip(0)[1:]
-    covariances = identity(len(Phi), Phi) + torch.cat([later, torch.zeros_like(effects[:1])])
+    covariance = identity(len(Phi), Phi) + (Phi * variance) @ Phi.mT
     r = (y / sigma - Phi @ centre)[:, None, None, :].expand(-1, groups, size, -1).clone()
     log_weight, total = r.new_zeros(r.shape[:-1]), r.new_zeros(r.shape[:2])
-    for i, covariance in zip(order.tolist(), covariances, strict=True):
+    for i in order.tolist():
         v, feature = variance[i], Phi[:, i]
         if not v > 0:  # it does not vary
             continue
+        covariance = covariance - v * torch.outer(feature, feature)
         direction = torch.linalg.solve(covariance, feature)
         c, s = feature @ direction, r @ direction
         # Off: w_i − centre is one number. On: a Gaussian times exp(δs − ½δ²c), which is one again.

@@ -222,7 +222,7 @@ class Method(pl.LightningModule, ABC):
 
     def __getattr__(self, name: str) -> Any:
         """torch's lookup. If the code of a property raises AttributeError, torch would say that there is no such
-        property; here the code's own error is raised."""
+        property; here the property is evaluated again, so that the code's own error is raised."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -547,12 +547,12 @@ class Method(pl.LightningModule, ABC):
         return concatenate([self._solve_one(b, self.problems.only(b)) for b in range(len(self.problems))])
 
     def _solve_one(self, place: int, problem: TrainingData) -> Posterior:
-        if bool(problem.y.isfinite().all()):
-            solved = self.solve_at(place, problem)
-            if not isinstance(solved, Posterior):
-                raise TypeError(f"solve returned {type(solved).__name__}, expected a posterior such as FullGaussian")
+        finite = bool(problem.y.isfinite().all())
+        solved = self.solve_at(place, problem if finite else replace(problem, y=torch.zeros_like(problem.y)))
+        if not isinstance(solved, Posterior):
+            raise TypeError(f"solve returned {type(solved).__name__}, expected a posterior such as FullGaussian")
+        if finite:
             return solved
-        solved = self.solve_at(place, replace(problem, y=torch.zeros_like(problem.y)))
         # A factor stays lower triangular: its entries are NaN, but its form is valid.
         nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
         return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)

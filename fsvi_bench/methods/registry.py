@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, place_in, quoted, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.methods.networks import NetworkData
@@ -103,9 +103,10 @@ class MethodEntry:
             return getattr(self.cls, question)(*arguments)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            where = place_in(error, inspect.getfile(self.cls))
             raise InputError(
-                f"method {self.name}: {question}() raised {type(error).__name__}: {error}; fix the method"
+                f"method {self.name}: {question}() raised {type(error).__name__}: {error}{where}; fix the method"
             ) from error
 
 
@@ -261,8 +262,10 @@ def _require_method(cls: object, spec: str) -> type[Method]:
             f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it from that class"
         )
     known = get_args(Family)
-    if not (isinstance(cls.families, tuple) and cls.families and set(cls.families) <= set(known)):
-        raise InputError(f"'{spec}': families is {cls.families!r}, expected a tuple of some of {', '.join(known)}")
+    if not (isinstance(cls.families, tuple) and cls.families and all(family in known for family in cls.families)):
+        raise InputError(
+            f"'{spec}': families is {cls.families!r}, expected a tuple with one or more of {', '.join(known)}"
+        )
     return cls
 
 

@@ -40,8 +40,8 @@ BLOCK = 2048  #: functions whose densities are in memory at once, for each draw:
 #: bound in expectation (Jensen), and the stated error is the value itself.
 KNOWN = 0.1
 ROUNDING = 1e-12  #: relative rounding error of log densities
-#: The largest spread of dropout's predictive, in noise deviations. Its densities depend on what is left of the noise in
-#: float64, to about spread² · 1e-16 nats.
+#: The largest spread of dropout's predictive, in noise deviations, at which its density is computed. Rounding hides the
+#: noise: at this spread, errors are 0.001 nats for 10 targets and 0.004 for 100; at a hundred times as much, NaN.
 MAX_SPREAD = 1e6
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.methods.base import Method
@@ -103,8 +104,8 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         try:
             trainer.fit(method, datamodule=method.data())
         except SystemExit as error:
-            # Lightning exits the process on Ctrl-C; the caller decides how to handle an interrupt.
-            if isinstance(error.__context__, KeyboardInterrupt):
+            # Lightning exits the process on Ctrl-C and SIGTERM; the caller decides how to handle an interrupt.
+            if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
     return clock.seconds

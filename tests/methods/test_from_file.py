@@ -80,10 +80,10 @@ def test_an_edited_file_is_another_method(file):
     assert pickle.loads(pickle.dumps(first)).cls is first.cls
 
 
-@pytest.mark.parametrize("families", ['("nonsense",)', '"full"', "()", '["full"]'])
+@pytest.mark.parametrize("families", ['("nonsense",)', '"full"', "()", '["full"]', '(["full"],)'])
 def test_families_are_a_tuple_of_families(file, families):
     file.write_text(FILE.replace('said = "first"', f"families = {families}"))
-    with pytest.raises(InputError, match=r"families is .*, expected a tuple of some of full, ffg, factor"):
+    with pytest.raises(InputError, match=r"families is .*, expected a tuple with one or more of full, ffg, factor"):
         load_method(f"{file}:Mine")
 
 

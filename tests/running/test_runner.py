@@ -66,6 +66,9 @@ class Dies(Base):
 class Interrupts(Base):
     "As if Ctrl-C came in a step."
     def training_step(self, batch, batch_idx): raise KeyboardInterrupt
+class Terminates(Base):
+    "As if the system asked the process to end during a step."
+    def training_step(self, batch, batch_idx): os.kill(os.getpid(), signal.SIGTERM)
 class Exits(Base):
     "Ends the process while it trains."
     def training_step(self, batch, batch_idx): sys.exit(0)
@@ -85,6 +88,11 @@ class ChecksBadly(Formula):
     "Its check has a bug."
     @classmethod
     def check(cls, options, problem): raise ValueError("planted")
+    def solve(self, problem): pass
+class ExitsInItsCheck(Formula):
+    "Its check ends the process."
+    @classmethod
+    def check(cls, options, problem): sys.exit(0)
     def solve(self, problem): pass
 class DecidesBadly(Formula):
     "It asks for an option that it does not have."
@@ -175,8 +183,18 @@ def test_an_exit_of_a_worker_fails_its_cells_and_no_other(tmp_path, failing):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ChecksBadly", r"method ChecksBadly: check\(\) raised ValueError: planted; fix the method"),
-        ("DecidesBadly", r"method DecidesBadly: is_deterministic\(\) raised AttributeError: .*'nothing'; fix the"),
+        (
+            "ChecksBadly",
+            r"method ChecksBadly: check\(\) raised ValueError: planted \(.*failing.py, line \d+: def check.*\); fix the",
+        ),
+        (
+            "ExitsInItsCheck",
+            r"method ExitsInItsCheck: check\(\) raised SystemExit: 0 \(.*failing.py, line \d+.*\); fix the",
+        ),
+        (
+            "DecidesBadly",
+            r"method DecidesBadly: is_deterministic\(\) raised AttributeError: .*'nothing' \(.*, line \d+.*\); fix the",
+        ),
     ],
 )
 def test_errors_in_what_a_method_says_of_its_settings_are_one_sentence(tmp_path, failing, name, message):
@@ -253,10 +271,11 @@ def test_an_infinite_score_is_a_result(tmp_path, failing):
     assert len(list((tmp_path / "out").rglob("posterior.safetensors"))) == 2
 
 
-def test_an_interrupt_in_training_stays_an_interrupt(tmp_path, failing):
-    """Lightning would turn it into an exit with status 1."""
+@pytest.mark.parametrize("name", ["Interrupts", "Terminates"])
+def test_an_interrupt_in_training_stays_an_interrupt(tmp_path, failing, name):
+    """Lightning would turn it into an exit."""
     with pytest.raises(KeyboardInterrupt):
-        execute(tmp_path / "out", of(failing, "Interrupts", splits="0"))
+        execute(tmp_path / "out", of(failing, name, splits="0"))
     assert list((tmp_path / "out").rglob("record.json")) == []
 
 
