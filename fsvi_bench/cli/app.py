@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
@@ -88,6 +89,9 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exits with 0, 1 (a cell failed) or 2 (bad usage or input, with one sentence on stderr)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no result is lost in a locale without its characters
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -28,7 +28,7 @@ def show(as_json: bool, document: Any, printed: Callable[[], Any]) -> None:
         plain = json.loads(to_json(document, inf_nan_mode="strings"))
         sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
     else:
-        stdout.print(printed())
+        stdout.print(printed(), crop=False)
 
 
 def print_failures(records: Sequence[Record], root: Path) -> int:

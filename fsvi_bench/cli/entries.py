@@ -18,7 +18,7 @@ from fsvi_bench.cli.commands import Submit, Verify
 from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.files import read_bounded
+from fsvi_bench.files import is_file, read_bounded
 from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity, write_entry
 from fsvi_bench.leaderboard.edition import EDITIONS, Place, read_edition, read_secret
@@ -88,7 +88,7 @@ def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
     if ".py:" not in spec:
         return {"name": spec, "version": fsvi_bench.__version__}, None, spec
     path, _, cls = spec.rpartition(":")
-    if not Path(path).is_file():
+    if not is_file(Path(path)):
         raise InputError(f"file {path} does not exist; give the method as path/file.py:Class")
     return {"file": Path(path).name, "class": cls}, read_bounded(Path(path).resolve(), SOURCE_BYTES), cls
 

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import read_bounded, sha256_of_json, write_atomically
+from fsvi_bench.files import read_bounded, require_writable_directory, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, ENTRIES, Name, Sha256
 from fsvi_bench.strict import Strict, checked, parse_toml, toml_text
 
@@ -191,10 +191,16 @@ def make_board(
     drawn = Secret(secrets.token_bytes(SECRET_BYTES))
     values = {"name": name, "protocol": protocol, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
     edition = checked(Edition, values | more, "the edition")
-    if (root / EDITIONS / name).exists():
+    if os.path.lexists(root / EDITIONS / name):
         raise InputError(f"{root / EDITIONS / name} already exists; choose another name with --edition")
+    for folder in (EDITIONS, ENTRIES):
+        require_writable_directory(root / folder, "leaderboard's folder", "choose another with --root")
     _write_secret(secret, drawn)
-    write_edition(root, edition)
+    try:
+        write_edition(root, edition)
+    except InputError:
+        secret.unlink()  # a secret of no edition
+        raise
     (root / ENTRIES).mkdir(exist_ok=True)
     if not (root / ".gitignore").exists():
         write_atomically(root / ".gitignore", b".verifying/\nsite/\n")

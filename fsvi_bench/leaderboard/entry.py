@@ -145,7 +145,7 @@ def read_entry(folder: Path) -> Entry:
         InputError: the folder is a link or contains other files, a file is too large or not regular, or the manifest is
             not valid; the message says which field, what was given and what is expected.
     """
-    if folder.is_symlink() or not is_directory(folder):
+    if not is_directory(folder) or folder.is_symlink():
         raise InputError(f"{folder} is not a folder, expected one with {ENTRY_FILE}; symbolic links are not allowed")
     require_name(folder.name)
     manifest = parse_manifest(read_bounded(folder / ENTRY_FILE, ENTRY_BYTES), folder / ENTRY_FILE)

@@ -248,7 +248,8 @@ def read_reference(task_path: Path, task: NetworkTask) -> tuple[Functions, Certi
     file = read_tensor_file(reference_path(task_path), FORMAT, ("task_sha256",))
     functions = _unpacked(file)
     unit = "" if task.noise_scale is None else "σ"
-    reach = max(float(tensor.abs().max()) for tensor in functions.tensors.values()) / (task.noise_scale or 1.0)
+    values = functions.tensors.values() if len(functions) else ()
+    reach = max((float(tensor.abs().max()) for tensor in values), default=0.0) / (task.noise_scale or 1.0)
     if not (len(functions) >= FEWEST_OF_REFERENCE and reach <= MOST_IN_NOISE):
         raise file.error(
             f"it has {len(functions)} functions with values up to {reach:.3g}{unit}, expected at least "

@@ -32,7 +32,9 @@ class GaussianPosterior(Posterior):
         return _draw(self.mean, self.covariance_tril(), generator, n)
 
     def out_of_domain(self) -> str | None:
-        deviations, (_, name) = self.covariance_tril().diagonal(dim1=-2, dim2=-1), self.tensors()
+        _, name = self.tensors()
+        # A matrix of an untrusted file's standard deviations could be larger than the memory.
+        deviations = self.root if self.root.ndim == self.mean.ndim else self.root.diagonal(dim1=-2, dim2=-1)
         return first_outside(name, deviations, deviations > 0, "positive numbers (standard deviations, or a diagonal)")
 
 

@@ -37,6 +37,7 @@ DIVERGES = [name for name in (*SCORES, *OF_NETWORKS) if "kl" in name or name.sta
 MARK = "energy_distance_20_test"  #: a score that every scored network has, and no linear task
 EXACT_DRAWS = "exact draws"  #: the row of the floors
 ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
+LONGEST_WORD = 20  #: of a name in tables on terminals, where longer ones continue on the next line
 CELL = ["dataset", "split", "method", "family", "seed"]
 FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
 STATUSES = ["ok", "diverged", "failed"]
@@ -178,7 +179,8 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def result_table(records: Sequence[Record], width: int) -> Terminal | Group:
     """Median and quartiles over splits, with one line per data set, method, family and settings.
 
-    Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns.
+    Networks have a table of their own. If `width` is too small, quartiles are left out first, and then columns. If the
+    rest is too wide, so is the table: the terminal breaks its lines, but no number is cut.
     """
     parts: dict[bool, list[Record]] = {False: [], True: []}
     for record in records:
@@ -198,6 +200,7 @@ def _result_table(records: Sequence[Record], width: int) -> Terminal:
         needed.append(_least_width(table))
         if needed[-1] <= width:
             break
+    table.width = needed[-1] if needed[-1] > width else None
     lost = (summary["diverged"] * summary["ok"]).any()
     several = lost or (summary["splits"] > 1).any()
     units = UNITS_OF_NETWORKS if MARK in cells else UNITS
@@ -214,7 +217,8 @@ def _result_table(records: Sequence[Record], width: int) -> Terminal:
 def posterior_table(posteriors: Sequence[tuple[str, str, Scores]], width: int) -> Terminal:
     """Data set and split, file, and scores of posterior files, with the columns and headings of `result_table`.
 
-    If `width` is too small, it has only the columns that narrow tables have.
+    If `width` is too small, it has only the columns that narrow tables have. If these are too wide, so is the table:
+    the terminal breaks its lines, but no number is cut.
     """
     named = [(task, file, flat(scores)) for task, file, scores in posteriors]
     whole = _shown([scores["kl"] for _, _, scores in named])
@@ -229,6 +233,7 @@ def posterior_table(posteriors: Sequence[tuple[str, str, Scores]], width: int) -
         needed.append(_least_width(table))
         if needed[-1] <= width:
             break
+    table.width = needed[-1] if needed[-1] > width else None
     remark = f" A terminal of {needed[0]} columns shows all scores." if len(needed) > 1 else ""
     table.caption = f"{UNITS}{remark}"
     return table
@@ -301,8 +306,9 @@ def _shape(table: Terminal, columns: Sequence[str], names: Sequence[str]) -> Non
     """Breaks the headings; of the cells, only the names in the second column may take several lines."""
     for column, lines in zip(table.columns, _broken(columns), strict=True):
         column.header, column.no_wrap = lines, True
-    table.columns[1].no_wrap = False
-    table.columns[1].min_width = max((len(word) for name in names for word in name.split()), default=0)
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    longest = max(len(word) for name in [columns[1], *names] for word in name.split())
+    table.columns[1].min_width = min(longest, LONGEST_WORD)
 
 
 def _broken(names: Sequence[str]) -> list[str]:

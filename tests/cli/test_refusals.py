@@ -238,3 +238,19 @@ def test_draws_that_cannot_be_scored_are_refused(cli, tmp_path, kind, tensors, m
     status, out, error = cli("score", "--task", "diabetes:0", "--posterior", path)
     assert (status, out) == (2, "")
     assert message in " ".join(error.split())
+
+
+LONG = 300 * "a"  #: longer than any file's name may be
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"submit {LONG}.py:X --author a --owner b", f"file {LONG}.py does not exist"),
+        (f"verify board/entries/{LONG}", "is not a folder"),
+        (f"submit --check board/entries/{LONG}", "is not a folder"),
+        (f"leaderboard init --root {LONG} --secret secret", "File name too long"),
+    ],
+)
+def test_names_that_are_too_long_are_of_nothing(refused, words, said):
+    assert said in refused(*words.split())

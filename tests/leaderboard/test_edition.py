@@ -38,6 +38,14 @@ def test_a_board_of_ones_own_has_a_secret_that_only_its_owner_reads(tmp_path):
         make_board(tmp_path, "v1", ["yacht"], tmp_path / "another")
 
 
+@pytest.mark.parametrize("folder", ["entries", "editions"])
+def test_a_board_that_cannot_be_made_leaves_no_secret(tmp_path, folder):
+    (tmp_path / folder).write_text("a file")
+    with pytest.raises(InputError, match=f"leaderboard's folder .*{folder} is not writable"):
+        make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
+    assert not (tmp_path / "secret").exists()
+
+
 def test_a_closed_edition_publishes_its_secret_and_stays_the_same(tmp_path):
     made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
     closed = close_edition(tmp_path, made, read_secret(made, tmp_path / "secret"))

@@ -373,6 +373,7 @@ def test_a_reference_is_rounded_to_steps_of_its_range(toy: NetworkTask, folder: 
         ({"f_test": torch.zeros(1000, 7, dtype=torch.uint8)}, "'f_test' has shape .1000, 7., expected .1000, 20."),
         ({"f_test": torch.zeros((), dtype=torch.uint8)}, "'f_test' has shape .., expected .20."),
         ({"f_test": torch.zeros(999, 20, dtype=torch.uint8)}, "'f_test' has shape .999, 20., expected .1000, 20."),
+        ({f"f_{place}": torch.zeros(0, 20, dtype=torch.uint8) for place in PLACES}, "it has 0 functions"),
         ({"f_test": torch.zeros(1000, 20)}, "'f_test' has type float32, expected uint8"),
         ({"f_box_step": torch.zeros(7, dtype=torch.float64)}, "'f_box_step' has shape .7., expected .20."),
         ({"f_box_low": torch.full((20,), torch.inf, dtype=torch.float64)}, "'f_box_low' contains NaN or infinity"),

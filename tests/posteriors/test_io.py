@@ -160,6 +160,14 @@ def test_wrong_content_is_refused(path, kind, tensors, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_large_file_takes_no_memory_beyond_its_size(path):
+    """A matrix of a million standard deviations would take 8 TB."""
+    many = torch.ones(10**6, dtype=f64)
+    save_broken(path, "gaussian-ffg", {"mean": many, "scale": many})
+    with pytest.raises(InputError, match="the posterior has 1000000 weights, expected 20"):
+        read_posterior(path, 20)
+
+
 def test_wrong_metadata_and_pickles_are_refused(path):
     save_broken(path, "gaussian-ffg", FFG, format="fsvi-posterior/9")
     with pytest.raises(InputError, match="has format 'fsvi-posterior/9'"):

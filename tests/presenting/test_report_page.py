@@ -1,6 +1,7 @@
 """The page's numbers are those of the records, by way of the summary and the statistics; what is foreign is escaped."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import stats
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.report.page import write_report
+from fsvi_bench.presenting.report.sections import closest
 from fsvi_bench.presenting.report.study import read_study
 from fsvi_bench.presenting.summary import SHOWN, cells_of, format_mean, format_spread, summary_of
 from tests.presenting.studies import Page, cells, curve, record, save
@@ -87,6 +89,13 @@ def test_closest_methods_by_data_set_and_family(page):
     assert [cell["bold"] for cell in table["rows"][1]] == ["", "rand-a", "", "", ""]
 
 
+def test_a_method_that_failed_somewhere_is_not_the_closest():
+    """It may have failed where the others have large KLs."""
+    failed = [each.model_copy(update={"status": "failed"}) for each in cells("rand-a", CLOSE)[:2]]
+    lines = summary_of(cells_of([*failed, *cells("rand-a", CLOSE)[2:], *cells("ssge", NOISY)]))
+    assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["ssge"]
+
+
 def test_what_comes_from_outside_is_text(tmp_path):
     evil = "<script>alert(1)<img src=x.invalid onerror=alert(2)> $\\frac{"
     name = evil.replace("\\", "")  # which no name may hold
@@ -158,3 +167,9 @@ def test_what_is_no_output_folder_is_refused(tmp_path, content, words):
     with pytest.raises(InputError, match=words):
         write_report(root, tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_a_folder_may_have_any_name(tmp_path):
+    """On Linux a name is bytes, which need not be UTF-8."""
+    root = save(tmp_path / os.fsdecode(b"r\xff"), RECORDS[:10])
+    assert "r\\udcff" in write_report(root, root / "report").read_text(encoding="utf-8")

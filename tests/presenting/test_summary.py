@@ -50,6 +50,19 @@ def test_posterior_files_have_the_columns_of_a_runs_table():
     assert "A terminal of" in posterior_table(posteriors, 40).caption
 
 
+@pytest.mark.parametrize("width", [25, 45, 60])
+def test_no_terminal_is_too_narrow_for_a_number(width):
+    """Lines continue on the next line of the terminal."""
+    kept = record(0, 12345.0)
+    kept = kept.model_copy(update={"scores": kept.scores.model_copy(update={"nlpd": -0.0672, "rmse": 0.623})})
+    names = "cells/boston/exact-ffg/split-00-seed-0-e2c181216f4d/posterior.safetensors"
+    for table in (result_table([kept], width), posterior_table([("toy 0", names, kept.scores)], width)):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(table, crop=False)
+        text = console.export_text()
+        assert all(number in text for number in ("12345", "-0.0672", "0.623"))
+
+
 def diverged(split, **changes):
     return record(split, **changes).model_copy(update={"status": "diverged"})
 

@@ -167,7 +167,7 @@ def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Po
         k = task.model.k_hidden
     try:
         posterior = read_posterior(Path("posterior"), k, content=message.posterior)
-    except InputError as error:
+    except (InputError, MemoryError, RuntimeError) as error:
         raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
     if posterior.kind != KIND_OF[family]:
         raise RunFailed(f"it sent a posterior of kind {posterior.kind}, expected {KIND_OF[family]} for its family")

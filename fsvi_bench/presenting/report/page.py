@@ -52,7 +52,7 @@ def write_report(root: Path, folder: Path) -> Path:
     path = folder / PAGE
     # Only files that the earlier report links to: the folder may contain others.
     earlier = _LINK_TO_FIGURE.findall(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []
-    write_atomically(path, render(study, figures, root).encode())
+    write_atomically(path, render(study, figures, root).encode(errors="backslashreplace"))
     for name in {*earlier} - {file for drawings in figures.values() for each in drawings for file in each.files}:
         (folder / name).unlink(missing_ok=True)
     return path
