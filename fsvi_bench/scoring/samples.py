@@ -31,6 +31,10 @@ GROUPS = 20
 MINIMUM, PER_SQUARE = 200, 0.2
 FLAT = 1e-10  #: smallest ratio of a weight's deviation given earlier ones to its own; below: singular
 STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; sampling errors are far larger
+#: Bias of the density's scores, in nats, up to which it is subtracted. If few draws come near a target, or none reaches
+#: the exact predictive's tails, it is not of order 1/S.
+MAX_BIAS = 0.1
+OF_DENSITY = ("nlpd", "predictive_kl_test", "predictive_kl_box")
 ROWS = 1024  #: targets whose densities under one group's samples are in memory at once
 
 
@@ -74,6 +78,10 @@ def _estimates(scores: Callable[[int | None], dict[str, float]]) -> dict[str, An
     # The jackknife corrects the squared distance; the score is its root.
     estimates["w2_moments"] = tuple(max(value, 0.0) ** 0.5 for value in estimates["w2_moments"])
     values: dict[str, Any] = {name: estimate for name, (estimate, _, _) in estimates.items()}
+    for name in OF_DENSITY:
+        if name in values and abs(values[name] - whole[name]) > MAX_BIAS:
+            values[name] = None
+            del estimates[name]
     return values | {"intervals": {name: (low, high) for name, (_, low, high) in estimates.items()}}
 
 

@@ -117,7 +117,7 @@ class Scores(BaseModel):
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence | None
-    nlpd: float | None  #: null for a mixture that is too spread out
+    nlpd: float | None  #: null for a mixture, or samples, that are too spread out
     nlpd_imprecision: float | None  #: largest error of a test point's log density (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float
