@@ -10,10 +10,10 @@ score come last. The rank of an entry depends on the other entries; read the sco
 Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
 spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of
 differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so a ratio of
-ten or more counts as ten, even if a score is infinite. Scores below `TIE` count as `TIE`, since ranks do not
-distinguish them either. With two scores, the ratio of a run is the mean over both. The number for a data set is the
-mean over its runs; Wilcoxon's signed-rank test on these means, with the data set as the unit, tests whether a is closer
-than b over data sets.
+ten or more counts as ten, even if a score is infinite. Scores below the smaller margin of the two entries count as that
+margin, since ranks do not distinguish them either. With two scores, the ratio of a run is the mean over both. The
+number for a data set is the mean over its runs; Wilcoxon's signed-rank test on these means, with the data set as the
+unit, tests whether a is closer than b over data sets.
 """
 
 from __future__ import annotations
@@ -164,12 +164,17 @@ def rank(board: Board, table: str) -> Table:
 
 def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
     """Ranks of the entries within each ranked run."""
-    scores = score_frame(runs, score)
-    ties = pd.DataFrame(TIE, scores.index, scores.columns)
-    if score in ESTIMATED:
-        ties = 2 * score_frame(runs, ESTIMATED[score])
-    ranks = [tied_ranks(*each) for each in zip(scores.to_numpy(), ties.to_numpy(), strict=True)]
+    scores, margins = scores_and_margins(runs, score)
+    ranks = [tied_ranks(*each) for each in zip(scores.to_numpy(), margins.to_numpy(), strict=True)]
     return pd.DataFrame(ranks, scores.index, scores.columns)
+
+
+def scores_and_margins(runs: pd.DataFrame, score: Score) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`score_frame`, and for each of its scores how far above it others tie with it."""
+    scores = score_frame(runs, score)
+    if score in ESTIMATED:
+        return scores, 2 * score_frame(runs, ESTIMATED[score])
+    return scores, pd.DataFrame(TIE, scores.index, scores.columns)
 
 
 def _lines(
@@ -316,7 +321,7 @@ def shared_scores(a: Standing, b: Standing) -> tuple[Score, ...]:
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
     """Compares two entries."""
     names, scores = board.edition.datasets, shared_scores(a, b)
-    frames = [score_frame(run_frame([a, b]), score) for score in scores]
+    frames = [scores_and_margins(run_frame([a, b]), score) for score in scores]
     (ratios,) = paired(frames, a.name, [b.name], names)
     own, others = (dataset_medians(frames, each.name, names) for each in (a, b))
     differences = tuple(
@@ -326,9 +331,12 @@ def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
     return Comparison(scores, differences, p_value(board, ratios))
 
 
-def dataset_medians(frames: Iterable[pd.DataFrame], entry: str, datasets: Sequence[str]) -> list[tuple[float, ...]]:
-    """An entry's medians on each data set, one for each of the frames of `score_frame`."""
-    columns = [frame[entry].groupby("dataset").median()[[*datasets]].tolist() for frame in frames]
+Frames = Iterable[tuple[pd.DataFrame, pd.DataFrame]]  #: `scores_and_margins`, for each score of a table
+
+
+def dataset_medians(frames: Frames, entry: str, datasets: Sequence[str]) -> list[tuple[float, ...]]:
+    """An entry's medians on each data set, one for each score."""
+    columns = [scores[entry].groupby("dataset").median()[[*datasets]].tolist() for scores, _ in frames]
     return [*zip(*columns, strict=True)]
 
 
@@ -338,22 +346,20 @@ def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
     return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
-def paired(
-    frames: Sequence[pd.DataFrame], a: str, others: Sequence[str], datasets: Sequence[str]
-) -> Float[np.ndarray, "B D 3"]:
+def paired(frames: Frames, a: str, others: Sequence[str], datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
     """One entry compared with each of B others: the log ratio on each data set, and its interval.
 
-    The log ratio of a run is the mean over the frames of `score_frame`, one for each score, of log10(a/b) clipped to
-    ±`BOUND`; equal infinities tie.
+    The log ratio of a run is the mean over the scores of log10(a/b) clipped to ±`BOUND`; equal infinities tie.
     """
-    differences = np.mean([_log_ratios(scores, a, others) for scores in frames], 0)
-    ratios = pd.DataFrame(differences, frames[0].index).groupby(["dataset", "number"]).mean()
+    parts = [_log_ratios(scores, margins, a, others) for scores, margins in frames]
+    ratios = pd.concat(parts, keys=range(len(parts))).groupby(["dataset", "number"]).mean()
     by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
     means = np.stack([tasks.mean(1) for tasks in by_task], 1)
     half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)
     return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
 
 
-def _log_ratios(scores: pd.DataFrame, a: str, others: Sequence[str]) -> Float[np.ndarray, "runs B"]:
-    log_a, log_b = (np.log10(scores[names].clip(lower=TIE).to_numpy()) for names in ([a], list(others)))
-    return paired_differences(np.broadcast_to(log_a, log_b.shape), log_b).clip(-BOUND, BOUND)
+def _log_ratios(scores: pd.DataFrame, margins: pd.DataFrame, a: str, others: Sequence[str]) -> pd.DataFrame:
+    least = np.fmin(margins[[a]].to_numpy(), margins[[*others]].to_numpy())
+    log_a, log_b = (np.log10(np.fmax(scores[names].to_numpy(), least)) for names in ([a], [*others]))
+    return pd.DataFrame(paired_differences(log_a, log_b).clip(-BOUND, BOUND), scores.index)

@@ -7,6 +7,7 @@ import statistics
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from scipy import stats
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.ranking import TIE, comparison, rank, spreads, variation
+from fsvi_bench.leaderboard.ranking import BOUND, TIE, comparison, paired, rank, spreads, variation
 from fsvi_bench.leaderboard.result import result_path, write_result
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
@@ -329,3 +330,13 @@ def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
         for name, column in zip(drawn, zip(*rows, strict=True), strict=True):
             means[name].append(sum(column) / len(column))
     assert ranks(tmp_path, kls, of) == pytest.approx({name: sum(each) / 4 for name, each in means.items()}, rel=1e-12)
+
+
+def test_ratios_count_from_the_margin_of_ties():
+    """Two tasks and three seeds; the margin of a pair is the smaller one."""
+    index = pd.MultiIndex.from_product([["yacht"], [0, 1], [0, 1, 2]], names=["dataset", "number", "seed"])
+    scores = pd.DataFrame({"a": 0.002, "b": 0.008, "c": -1.0, "d": math.inf}, index)
+    margins = pd.DataFrame({"a": 0.004, "b": 0.001, "c": 0.004, "d": math.nan}, index)
+    found = paired([(scores, margins)], "a", ["b", "c", "d"], ["yacht"])
+    assert found[:, 0, 0] == pytest.approx([math.log10(0.002 / 0.008), 0.0, -BOUND])
+    assert found[:, 0, 1:] == pytest.approx(found[:, 0, :1].repeat(2, 1))  # all tasks alike

@@ -24,6 +24,7 @@ from fsvi_bench.presenting.report.sections import (
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
+from fsvi_bench.tasks.official import read_official
 from tests.presenting.studies import cells, record, study_of
 
 NOISE = np.random.default_rng(1).standard_normal((4, 20))
@@ -121,6 +122,21 @@ def test_methods_from_elsewhere_come_last_and_missing_and_stale_cells_are_counte
     assert counts(study) == {"planned": 9, "ok": 1, "diverged": 1, "failed": 1, "missing": 6, "stale": 2}
 
 
+OFFICIAL = {split: read_official("boston", split).task.sha256 for split in (0, 1, 4)}
+
+
+def test_commands_ask_for_tasks_from_files_by_file():
+    """One that has the name of an official task but another noise, and one of the user's own data."""
+    records = [record("exact", 0, 1.0, task_sha256=OFFICIAL[0]), record("exact", 1, 1.0, task_sha256=OFFICIAL[0])]
+    (line,) = commands(study_of([*records, record("exact", 0, 1.0, dataset="mine")]))
+    words = shlex.split(line)
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--task"] == [
+        "boston-1.safetensors",
+        "mine-0.safetensors",
+    ]
+    assert line.endswith("--dataset boston --splits 0")
+
+
 def test_commands_ask_for_the_records_cells():
     """Parsed and planned as `run` does it, they give the records' methods, families, settings, splits and seeds."""
     wanted = [("exact", "full", {}, 0), ("exact", "ffg", {}, 0), ("ssge", "ffg", {"lr": 0.05, "minibatch": "full"}, 0)]
@@ -129,7 +145,7 @@ def test_commands_ask_for_the_records_cells():
     for method, family, changes, seed in wanted:
         options = load_method(method).options(changes).model_dump(mode="json")
         same = {"family": family, "hyperparameters": options, "seed": seed}
-        records += [record(method, split, 1.0, **same) for split in (0, 1, 4)]
+        records += [record(method, split, 1.0, task_sha256=OFFICIAL[split], **same) for split in OFFICIAL]
     planned = [cell for line in commands(study_of(records)) for cell in planned_cells(line)]
     expected = [(r.dataset, r.split, r.method, r.family, str(r.hyperparameters), r.seed) for r in records]
     assert sorted(planned) == sorted(expected)

@@ -34,7 +34,7 @@ from fsvi_bench.leaderboard.ranking import (
     paired,
     rank,
     run_frame,
-    score_frame,
+    scores_and_margins,
     spreads,
     tables_of,
     variation,
@@ -284,7 +284,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     shown, datasets = [*site.shown.values()], site.board.edition.datasets
     runs, inside = run_frame(shown), {each.name: tables_of(each) for each in shown}
-    frames = {key: [score_frame(runs, score) for score in HEADLINES[key]] for key in COMPARED}
+    frames = {key: [scores_and_margins(runs, score) for score in HEADLINES[key]] for key in COMPARED}
     for place, a in enumerate(shown, 1):
         found: dict[str, Any] = {"name": a.name, "comparisons": {}}
         for key in (key for key in COMPARED if key in inside[a.name]):

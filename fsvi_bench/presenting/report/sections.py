@@ -35,6 +35,7 @@ from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.splits import ranges
 
 #: The page's sections after its head: template -> title in the navigation.
@@ -206,19 +207,29 @@ def _each(flag: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (flag, value)]
 
 
+def _from_file(dataset: str, split: int, task_sha256: str) -> bool:
+    """Whether a task is not the data set's own, so that it was given as a file."""
+    if dataset not in card_names():
+        return True
+    return split in official_splits(dataset) and read_official(dataset, split).task.sha256 != task_sha256
+
+
 def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
     """Data sets, splits, seeds, and settings that differ from the method's defaults."""
     cells = study.cells[study.cells["entry"] == entry]
     places = cells[["dataset", "split"]].drop_duplicates().itertuples(index=False, name=None)
     names = sorted(study.networks[place] for place in places if place in study.networks)
     linear = cells[~cells["dataset"].isin({dataset for dataset, _ in study.networks})]
-    words = _each("--task", names)
+    tasks = linear.drop_duplicates(["dataset", "split"])[["dataset", "split", "task_sha256"]]
+    given = {(name, split) for name, split, sha256 in tasks.itertuples(index=False) if _from_file(name, split, sha256)}
+    words = _each("--task", [*names, *(f"{dataset}-{split}.safetensors" for dataset, split in sorted(given))])
+    linear = linear[[place not in given for place in zip(linear["dataset"], linear["split"], strict=True)]]
     if len(linear):
         words += [*_each("--dataset", sorted(linear["dataset"].unique())), "--splits", ranges(linear["split"])]
     words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
         found = load_installed(entry.method)
-        there: list[dict[str, Any]] = [{}] * bool(len(linear)) + [found.defaults.network_options] * bool(names)
+        there: list[dict[str, Any]] = [{}] * bool(len(tasks)) + [found.defaults.network_options] * bool(names)
         defaults = [found.options(changes).model_dump(mode="json") for changes in there]
     except InputError:  # not installed, or without complete defaults: all settings are listed
         defaults = [{}]
