@@ -140,7 +140,7 @@ def verify(options: Verify) -> int:
             stderr.print(f"fsvi-bench: {error}")  # the remaining entries are still verified
         else:
             if not options.as_json:
-                stdout.print(_medians(results[-1]))
+                stdout.print(_medians(results[-1]), crop=False)
     if options.as_json:
         show(True, results, str)
     if len(results) < len(options.entries):

@@ -65,9 +65,9 @@ def _scale(options: Reproduce) -> Scale:
 
 def _show(outcome: Outcome) -> None:
     if outcome.records:
-        stdout.print(result_table(outcome.records, stdout.width))
+        stdout.print(result_table(outcome.records, stdout.width), crop=False)
     for each in outcome.tables:
-        stdout.print(each.terminal())
+        stdout.print(each.terminal(), crop=False)
     if outcome.claims:
         print(_introduction(outcome))
     for claim in outcome.claims:

@@ -10,10 +10,10 @@ score come last. The rank of an entry depends on the other entries; read the sco
 Comparisons of two entries are paired over the ranked runs of each data set, with bounded log ratios. The KL of runs
 spans many orders of magnitude: if that of one run is 10⁷ times as large as the others, it dominates a t test of
 differences, and of logarithms. The comparison therefore uses log10(a/b) of each run, clipped to ±1, so a ratio of
-ten or more counts as ten, even if a score is infinite. Scores below the smaller margin of the two entries count as that
-margin, since ranks do not distinguish them either. With two scores, the ratio of a run is the mean over both. The
-number for a data set is the mean over its runs; Wilcoxon's signed-rank test on these means, with the data set as the
-unit, tests whether a is closer than b over data sets.
+ten or more counts as ten, even if a score is infinite. Scores below the margin of the smaller one count as that margin,
+since ranks hardly distinguish them. With two scores, the ratio of a run is the mean over both. The number for a data
+set is the mean over its runs; Wilcoxon's signed-rank test on these means, with the data set as the unit, tests whether
+a is closer than b over data sets.
 """
 
 from __future__ import annotations
@@ -360,6 +360,8 @@ def paired(frames: Frames, a: str, others: Sequence[str], datasets: Sequence[str
 
 
 def _log_ratios(scores: pd.DataFrame, margins: pd.DataFrame, a: str, others: Sequence[str]) -> pd.DataFrame:
-    least = np.fmin(margins[[a]].to_numpy(), margins[[*others]].to_numpy())
-    log_a, log_b = (np.log10(np.fmax(scores[names].to_numpy(), least)) for names in ([a], [*others]))
-    return pd.DataFrame(paired_differences(log_a, log_b).clip(-BOUND, BOUND), scores.index)
+    of_a, of_b = scores[[a]].to_numpy(), scores[[*others]].to_numpy()
+    margin_a, margin_b = margins[[a]].to_numpy(), margins[[*others]].to_numpy()
+    least = np.fmax(np.where(of_a <= of_b, margin_a, margin_b), np.finfo(float).tiny)
+    differences = paired_differences(np.log10(np.fmax(of_a, least)), np.log10(np.fmax(of_b, least)))
+    return pd.DataFrame(differences.clip(-BOUND, BOUND), scores.index)

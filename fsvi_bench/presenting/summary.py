@@ -143,16 +143,16 @@ def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
 def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     """Summaries over splits, by data set in the cells' order; one row per line of a table and score in `SCORES`.
 
-    `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, and `splits` is the number of
-    splits with scores. Seeds are averaged within a split first, so that all splits have equal weight. Mean and standard
-    error are over the splits with scores; since these overlap, the error understates the variation on new data. In
-    medians, quartiles and the range, the KL of a split that diverged is infinite, and so is any other distance. All are
-    missing if no cell finished or a finished cell lacks the score. `repeats_kl`: the score is the KL of q's moments and
-    equals that of q, as for every Gaussian.
+    `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, `splits` is the number of
+    splits with scores, and `judged` that of splits that finished or diverged. Seeds are averaged within a split
+    first, so that all splits have equal weight. Mean and standard error are over the splits with scores; since these
+    overlap, the error understates the variation on new data. In medians, quartiles and the range, the KL of a split
+    that diverged is infinite, and so is any other distance. All are missing if no cell finished or a finished cell
+    lacks the score. `repeats_kl`: the score is the KL of q's moments and equals that of q, as for every Gaussian.
     """
     by_dataset = cells.sort_values("dataset", key=lambda names: pd.factorize(names)[0], kind="stable")
     lines = [line for _, of_row in by_dataset.groupby(ROW, sort=False) for line in _lines(of_row)]
-    columns = [*ROW, "words", "cells", *STATUSES, "splits", "score", *NUMBERS, "repeats_kl"]
+    columns = [*ROW, "words", "cells", *STATUSES, "splits", "judged", "score", *NUMBERS, "repeats_kl"]
     return pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(NUMBERS, float) | {"repeats_kl": bool})
 
 
@@ -163,6 +163,7 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means), "repeats_kl": False}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
+    row["judged"] = len({*means.index, *lost})
     kl = math.nan
     for score in scores:
         line = row | {"score": score}

@@ -113,11 +113,11 @@ class Scores(BaseModel):
     )  #: KL of the Gaussian with q's moments: a lower bound on `kl` for any q with a density
     w2: float | None  #: 2-Wasserstein distance, in weight space
     w2_moments: float | None  #: Bures–Wasserstein distance of the moments: a lower bound on the 2-Wasserstein distance
-    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: too expensive
+    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: costly, or biased
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence | None
-    nlpd: float | None  #: null for a mixture, or samples, that are too spread out
+    nlpd: float | None  #: null for a mixture that is too spread out, and for samples if too biased
     nlpd_imprecision: float | None  #: largest error of a test point's log density (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float

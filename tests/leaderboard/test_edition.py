@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.leaderboard import edition as edition_module
 from fsvi_bench.leaderboard import ranked_tasks
 from fsvi_bench.leaderboard.edition import (
     EDITION_FILE,
@@ -42,6 +43,16 @@ def test_a_board_of_ones_own_has_a_secret_that_only_its_owner_reads(tmp_path):
 def test_a_board_that_cannot_be_made_leaves_no_secret(tmp_path, folder):
     (tmp_path / folder).write_text("a file")
     with pytest.raises(InputError, match=f"leaderboard's folder .*{folder} is not writable"):
+        make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
+    assert not (tmp_path / "secret").exists()
+
+
+def test_an_edition_that_cannot_be_written_leaves_no_secret(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise InputError("planted")
+
+    monkeypatch.setattr(edition_module, "write_edition", refuse)
+    with pytest.raises(InputError, match="planted"):
         make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
     assert not (tmp_path / "secret").exists()
 

@@ -92,8 +92,11 @@ def test_closest_methods_by_data_set_and_family(page):
 def test_a_method_that_failed_somewhere_is_not_the_closest():
     """It may have failed where the others have large KLs."""
     failed = [each.model_copy(update={"status": "failed"}) for each in cells("rand-a", CLOSE)[:2]]
-    lines = summary_of(cells_of([*failed, *cells("rand-a", CLOSE)[2:], *cells("ssge", NOISY)]))
+    refused = [record(method, 10) for method in ("rand-a", "ssge")]  # a task that no method has
+    lines = summary_of(cells_of([*failed, *cells("rand-a", CLOSE)[2:], *cells("ssge", FAR), *refused]))
     assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["ssge"]
+    lines = summary_of(cells_of([*cells("rand-a", CLOSE), *cells("ssge", FAR), *refused]))
+    assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["rand-a"]
 
 
 def test_what_comes_from_outside_is_text(tmp_path):

@@ -126,15 +126,17 @@ OFFICIAL = {split: read_official("boston", split).task.sha256 for split in (0, 1
 
 
 def test_commands_ask_for_tasks_from_files_by_file():
-    """One that has the name of an official task but another noise, and one of the user's own data."""
+    """One that has the name of an official task but is another, and one of the user's own data. The command of energy
+    must not ask for boston's split 1 as well."""
+    energy = [read_official("energy", split).task.sha256 for split in (0, 1)]
     records = [record("exact", 0, 1.0, task_sha256=OFFICIAL[0]), record("exact", 1, 1.0, task_sha256=OFFICIAL[0])]
-    (line,) = commands(study_of([*records, record("exact", 0, 1.0, dataset="mine")]))
-    words = shlex.split(line)
-    assert [words[i + 1] for i, word in enumerate(words) if word == "--task"] == [
-        "boston-1.safetensors",
-        "mine-0.safetensors",
+    records += [
+        record("exact", split, 1.0, dataset="energy", task_sha256=sha256) for split, sha256 in enumerate(energy)
     ]
-    assert line.endswith("--dataset boston --splits 0")
+    first, second = commands(study_of([*records, record("exact", 0, 1.0, dataset="mine")]))
+    files = "--task boston-1.safetensors --task mine-0.safetensors"
+    assert first.endswith(f"--family full {files} --dataset boston --splits 0")
+    assert second.endswith("--family full --dataset energy --splits 0-1")
 
 
 def test_commands_ask_for_the_records_cells():

@@ -6,9 +6,12 @@ import math
 import pytest
 from rich.console import Console
 
-from fsvi_bench.cli.console import print_failures
+from fsvi_bench.cli import console, reproduce
+from fsvi_bench.cli.console import print_failures, show
+from fsvi_bench.cli.reproduce import _show as show_reproduction
 from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
+from fsvi_bench.papers.experiment import Outcome
 from fsvi_bench.presenting.summary import (
     cells_of,
     format_mean,
@@ -51,15 +54,22 @@ def test_posterior_files_have_the_columns_of_a_runs_table():
 
 
 @pytest.mark.parametrize("width", [25, 45, 60])
-def test_no_terminal_is_too_narrow_for_a_number(width):
+def test_no_terminal_is_too_narrow_for_a_number(width, monkeypatch):
     """Lines continue on the next line of the terminal."""
     kept = record(0, 12345.0)
     kept = kept.model_copy(update={"scores": kept.scores.model_copy(update={"nlpd": -0.0672, "rmse": 0.623})})
     names = "cells/boston/exact-ffg/split-00-seed-0-e2c181216f4d/posterior.safetensors"
-    for table in (result_table([kept], width), posterior_table([("toy 0", names, kept.scores)], width)):
-        console = Console(width=width, record=True, file=io.StringIO())
-        console.print(table, crop=False)
-        text = console.export_text()
+    outcome = Outcome(name="toy", scale="paper", computed=1, reused=0, records=(kept,))
+    for printed in (
+        lambda: show(False, None, lambda: result_table([kept], width)),
+        lambda: show(False, None, lambda: posterior_table([("toy 0", names, kept.scores)], width)),
+        lambda: show_reproduction(outcome),
+    ):
+        terminal = Console(width=width, record=True, file=io.StringIO())
+        monkeypatch.setattr(console, "stdout", terminal)
+        monkeypatch.setattr(reproduce, "stdout", terminal)
+        printed()
+        text = terminal.export_text()
         assert all(number in text for number in ("12345", "-0.0672", "0.623"))
 
 

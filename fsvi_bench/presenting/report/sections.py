@@ -6,7 +6,8 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
@@ -104,11 +105,13 @@ def method_summary(name: str, file: str | None = None) -> str:
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     """By data set and family: the line with the lowest median KL, and the number of its rivals.
 
-    Lines with failed cells are left out: to fail on the hard splits would lower the median.
+    Lines that lack splits of other lines are left out: to fail on the hard splits would lower the median.
     """
-    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE) & (summary["failed"] == 0)]
-    lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
-    first = lines.sort_values(["median", "entry"]).drop_duplicates(["dataset", "family"])
+    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
+    groups = lines.groupby(["dataset", "family"])
+    lines = lines.assign(rivals=groups["entry"].transform("count") - 1, most=groups["judged"].transform("max"))
+    first = lines[lines["judged"] == lines["most"]]
+    first = first.sort_values(["median", "entry"]).drop_duplicates(["dataset", "family"])
     first = first[first["median"].map(math.isfinite)]
     texts = [format_spread(line) for _, line in first.iterrows()]
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
@@ -192,10 +195,12 @@ def _counted(values: pd.Series) -> list[tuple[str, int]]:
 
 def commands(study: Study) -> list[str]:
     """Commands that reproduce the records, with settings other than defaults; methods share one if possible."""
-    rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
+    files, given = method_files(study), _tasks_from_files(study)
+    asked = [(entry, rest) for entry in study.entries for rest in _rests(study, entry, given)]
+    rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": rest} for e, rest in asked)
     together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
     groups: Any = together.groupby(["rest", "family"], sort=False)["method"]
-    files, found = method_files(study), []
+    found = []
     for (rest, families), methods in groups:
         specs = [name if name in method_names() else f"{files.get(name, 'FILE.py')}:{name}" for name in methods]
         words = [*_each("--method", specs), *_each("--family", families), *rest]
@@ -207,31 +212,48 @@ def _each(flag: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (flag, value)]
 
 
-def _from_file(dataset: str, split: int, task_sha256: str) -> bool:
-    """Whether a task is not the data set's own, so that it was given as a file."""
-    if dataset not in card_names():
-        return True
-    return split in official_splits(dataset) and read_official(dataset, split).task.sha256 != task_sha256
+def _tasks_from_files(study: Study) -> set[tuple[str, int]]:
+    """The places of tasks that are not official ones of this version, where it has some."""
+    networks = {dataset for dataset, _ in study.networks}
+    tasks = study.cells[~study.cells["dataset"].isin(networks)].dropna(subset="task_sha256")
+    found = set[tuple[str, int]]()
+    for name, own in tasks.drop_duplicates(["dataset", "split"]).groupby("dataset"):
+        dataset = str(name)
+        known = official_splits(dataset) if dataset in card_names() else None
+        for split, sha256 in zip(own["split"], own["task_sha256"], strict=True):
+            if known is None or (split in known and read_official(dataset, split).task.sha256 != sha256):
+                found.add((dataset, split))
+    return found
 
 
-def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
-    """Data sets, splits, seeds, and settings that differ from the method's defaults."""
+def _rests(study: Study, entry: Entry, given: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
+    """Data sets, splits, seeds, and settings that differ from the method's defaults, for one command or several.
+
+    Data sets share a command with one list of splits, unless tasks were given as files: the list could contain these.
+    """
     cells = study.cells[study.cells["entry"] == entry]
-    places = cells[["dataset", "split"]].drop_duplicates().itertuples(index=False, name=None)
+    places = {*cells[["dataset", "split"]].itertuples(index=False, name=None)}
     names = sorted(study.networks[place] for place in places if place in study.networks)
-    linear = cells[~cells["dataset"].isin({dataset for dataset, _ in study.networks})]
-    tasks = linear.drop_duplicates(["dataset", "split"])[["dataset", "split", "task_sha256"]]
-    given = {(name, split) for name, split, sha256 in tasks.itertuples(index=False) if _from_file(name, split, sha256)}
-    words = _each("--task", [*names, *(f"{dataset}-{split}.safetensors" for dataset, split in sorted(given))])
-    linear = linear[[place not in given for place in zip(linear["dataset"], linear["split"], strict=True)]]
-    if len(linear):
-        words += [*_each("--dataset", sorted(linear["dataset"].unique())), "--splits", ranges(linear["split"])]
-    words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
+    names += [f"{dataset}-{split}.safetensors" for dataset, split in sorted(places & given)]
+    others = sorted(place for place in places - given if place not in study.networks)
+    linear = pd.DataFrame(others, columns=["dataset", "split"])
+    own = _own_settings(entry, bool(len(linear)) or bool(places & given), bool(places & {*study.networks}))
+    seeds = ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
+    parts = [part for _, part in linear.groupby("dataset")] if places & given else [linear] * bool(len(linear))
+    for tasks, part in zip_longest([_each("--task", names)] * bool(names), parts):
+        words = [*(tasks or ())]
+        if part is not None:
+            words += [*_each("--dataset", part["dataset"].unique()), "--splits", ranges(part["split"])]
+        yield (*words, *seeds, *own)
+
+
+def _own_settings(entry: Entry, linear: bool, networks: bool) -> list[str]:
+    """The settings that differ from the method's defaults on the tasks of its cells."""
     try:
         found = load_installed(entry.method)
-        there: list[dict[str, Any]] = [{}] * bool(len(tasks)) + [found.defaults.network_options] * bool(names)
+        there: list[dict[str, Any]] = [{}] * linear + [found.defaults.network_options] * networks
         defaults = [found.options(changes).model_dump(mode="json") for changes in there]
     except InputError:  # not installed, or without complete defaults: all settings are listed
         defaults = [{}]
     own = {n: v for n, v in entry.hyperparameters.items() if any(n not in each or each[n] != v for each in defaults)}
-    return (*words, *setting_words(own))
+    return setting_words(own)
