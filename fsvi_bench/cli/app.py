@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
@@ -90,8 +91,10 @@ def _options(
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exits with 0, 1 (a cell failed) or 2 (bad usage or input, with one sentence on stderr)."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # no result is lost in a locale without its characters
+        # No result is lost in a locale without its characters. A stream that was moved to a pipe cannot be changed.
+        with suppress(OSError):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fsvi_bench.errors import InputError, invalid_field, plain
+from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import is_directory, is_file, read_bounded, require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Place, read_edition
 from fsvi_bench.leaderboard.entry import (
@@ -157,7 +157,7 @@ def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
             entries.append(read_entry(folder))
         except InputError as error:
             problem = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the folder")
-            refused.append(Refused(plain(name, 60), problem))
+            refused.append(Refused(repr(name)[1:-1][:60], problem))
     return entries, refused
 
 

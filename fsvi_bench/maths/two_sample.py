@@ -57,7 +57,7 @@ def expected_norm(offset: Float[Tensor, "n d"], covariance: Float[Tensor, "d d"]
     """
     variances, squares = _principal(offset, covariance)
     size = variances.sum() + squares.sum(-1).mean()  # E Q, averaged over the offsets
-    if not size > 0:
+    if not size > 1e-280:  # t would overflow; the norm is below 1e-140
         return torch.zeros_like(offset[:, 0])
     u = torch.arange(-REACH, REACH + STEP, STEP, dtype=offset.dtype)
     t = u.exp() / size

@@ -196,6 +196,7 @@ from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 class Flaky(Method):
     "Fails, or diverges, as long as a file says so."
     families = ("ffg",)
+    deterministic = True  # so that both problems are in one batch
     def solve(self, problem):
         if (__import__("pathlib").Path(__file__).parent / "fail").exists(): raise FloatingPointError("planted")
         mean = torch.zeros_like(problem.Phi[:, 0])

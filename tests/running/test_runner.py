@@ -29,6 +29,7 @@ import os
 import signal
 import sys
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 class Options(MethodOptions):
@@ -67,8 +68,8 @@ class Interrupts(Base):
     "As if Ctrl-C came in a step."
     def training_step(self, batch, batch_idx): raise KeyboardInterrupt
 class Terminates(Base):
-    "As if the system asked the process to end during a step."
-    def training_step(self, batch, batch_idx): os.kill(os.getpid(), signal.SIGTERM)
+    "As if Lightning had been asked to end the process during a step."
+    def training_step(self, batch, batch_idx): raise SIGTERMException
 class Exits(Base):
     "Ends the process while it trains."
     def training_step(self, batch, batch_idx): sys.exit(0)
