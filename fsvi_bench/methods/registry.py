@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.errors import InputError, did_you_mean, place_in, quoted, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, in_one_line, place_in, quoted, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.methods.networks import NetworkData
@@ -104,10 +104,8 @@ class MethodEntry:
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            where = place_in(error, inspect.getfile(self.cls))
-            raise InputError(
-                f"method {self.name}: {question}() raised {type(error).__name__}: {error}{where}; fix the method"
-            ) from error
+            said = in_one_line(error) + place_in(error, inspect.getfile(self.cls))
+            raise InputError(f"method {self.name}: {question}() raised {said}; fix the method") from error
 
 
 def method_names() -> list[str]:
