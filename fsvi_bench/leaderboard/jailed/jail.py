@@ -1,4 +1,4 @@
-"""The jail: bubblewrap as an unprivileged user, containing only Python, its libraries and one job.
+"""The jail: bubblewrap as an unprivileged user, containing only Python and its libraries.
 
 It has no network, no other processes, no environment variables of the verifier, and of this project only the code: no
 data, tasks, configuration or leaderboard. A verifier that runs as root first switches to the user `nobody`. Folders
@@ -66,20 +66,20 @@ class Jail:
         """Description for the result file."""
         return "none" if self.bwrap is None else f"bubblewrap, {'cgroup' if self.cgroup else 'rlimit'}"
 
-    def command(self, folder: Path, arguments: Sequence[str], memory: int, stage: Path) -> list[str]:
-        """A command line that runs Python with these arguments; it may also read `folder`. If that contains a folder
-        `datasets`, this replaces the data sets of the package.
+    def command(self, arguments: Sequence[str], memory: int, stage: Path, datasets: Path | None = None) -> list[str]:
+        """A command line that runs Python with these arguments.
 
         Args:
             memory: bytes in addition to those of Python and its libraries.
             stage: an empty folder that all users may enter, for the mounts if the verifier is root.
+            datasets: a folder that replaces the data sets of the package.
         """
         python = [sys.executable, "-P", "-s", "-B", *arguments]
         if self.bwrap is None:
             return python
-        shown = {path: path for path in [*_needed(), folder]}
-        if (own := folder / "datasets").is_dir():
-            shown[resource_dir("datasets")] = own
+        shown = {path: path for path in _needed()}
+        if datasets is not None:
+            shown[resource_dir("datasets")] = datasets
         before: list[str] = []
         if self.cgroup:  # without swap, since swapped memory does not count
             before = [*_SCOPE, f"--property=MemoryMax={memory + 4 * 2**30}", "--property=MemorySwapMax=0", "--"]

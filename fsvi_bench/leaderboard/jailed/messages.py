@@ -1,4 +1,4 @@
-"""Messages between the verifier and the process in the jail: a folder with the job goes in, and a pipe leads out.
+"""Messages between the verifier and the process in the jail: the job goes in as a file, and a pipe leads out.
 
 Unlike a file, data from a pipe cannot be a link or a device, or larger than the reader allows. The process at the other
 end may be hostile.
@@ -6,8 +6,6 @@ end may be hostile.
 
 from __future__ import annotations
 
-import pickle
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +16,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.resources import resource_dir
 from fsvi_bench.strict import Strict
 
-JOB_FILE = "job.pickle"
 MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON without the posterior
 MAX_REASON = 1000  #: characters
 MAX_POSTERIORS = 12  #: per run, including the final one: the verifier scores each
@@ -29,9 +25,10 @@ MAX_POSTERIORS = 12  #: per run, including the final one: the verifier scores ea
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What to train, and what must be out of reach for the process."""
+    """What to train, and what must be out of reach for the process. The verifier pickles it, and never reads one."""
 
-    method: str  #: `module:Class`, or `file.py:Class` for the entry's file in the same folder
+    method: str  #: `module:Class`, or `file.py:Class` for the entry's file
+    source: bytes | None  #: content of the entry's file
     family: Family
     settings: Mapping[str, Any]
     problem: TrainingData | NetworkData | None  #: a batch of one; None: run the conformance checks
@@ -90,20 +87,3 @@ def send(pipe: int, message: Message) -> None:
     """Writes one message."""
     with open(pipe, "wb", closefd=False) as stream:
         stream.write(message.model_dump_json().encode() + b"\n")
-
-
-def write_job(folder: Path, job: Job, source: bytes | None) -> None:
-    """Writes the files that the process may see: the job with its training rows, and the entry's file."""
-    (folder / JOB_FILE).write_bytes(pickle.dumps(job))
-    if source is not None:
-        (folder / job.method.partition(":")[0]).write_bytes(source)
-    if job.problem is None:  # conformance checks use the toy problem, which is generated from its card
-        toy = folder / "datasets" / "toy"
-        toy.mkdir(parents=True)
-        shutil.copy(resource_dir("datasets") / "toy" / "card.yaml", toy)
-
-
-def read_job(folder: Path) -> Job:
-    """A job from the files of `write_job`, which the verifier itself has written."""
-    job: Job = pickle.loads((folder / JOB_FILE).read_bytes())
-    return job

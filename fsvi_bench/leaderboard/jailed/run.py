@@ -1,4 +1,4 @@
-"""The verifier's side: starts the process that runs an entry's code, times it, reads its messages, and ends it.
+"""The verifier's side of a run: it sends the job, times it, and reads its messages.
 
 The process is not trusted: messages are bounded and typed, posteriors are read like any untrusted file, and the clock
 is the verifier's. Only its count of steps cannot be checked.
@@ -10,22 +10,22 @@ import contextlib
 import math
 import os
 import select
+import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from packaging.version import Version
 
 import fsvi_bench
 from fsvi_bench.errors import InputError, plain, unknown_name
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
-from fsvi_bench.leaderboard.jailed.jail import Jail, environment
+from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import (
     MAX_POSTERIORS,
     MAX_REASON,
@@ -34,12 +34,13 @@ from fsvi_bench.leaderboard.jailed.messages import (
     Over,
     RunFailed,
     take_messages,
-    write_job,
 )
+from fsvi_bench.leaderboard.jailed.sandbox import Started, sandbox, sandbox_with
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.task import Task
 
 START_SECONDS = 180.0  #: until `ready`: for importing libraries and reading the problem, before the entry's code runs
@@ -128,7 +129,7 @@ def run_entry(entry: Entry, task: Task | NetworkData, seed: int, jail: Jail, lim
             code.
     """
     snapshots: list[Snapshot] = []
-    with _worker(entry, task, seed, jail, limits) as (isolation, received):
+    with _started(entry, task, seed, jail, limits) as (isolation, received):
         start = time.monotonic()
         try:
             for seconds, message in received:
@@ -185,7 +186,7 @@ def require_conformance(entry: Entry, jail: Jail, limits: Limits) -> int:
     find_method(entry)
     if entry.source is None:
         return 0
-    with _worker(entry, None, 0, jail, limits) as (_, received):
+    with _started(entry, None, 0, jail, limits) as (_, received):
         try:
             _, message = next(received)
         except RunFailed as error:
@@ -196,10 +197,10 @@ def require_conformance(entry: Entry, jail: Jail, limits: Limits) -> int:
 
 
 @contextlib.contextmanager
-def _worker(
+def _started(
     entry: Entry, task: Task | NetworkData | None, seed: int, jail: Jail, limits: Limits
 ) -> Iterator[tuple[str, Received]]:
-    """Starts the worker process on a job, or on conformance checks if there is no task; kills it at the end.
+    """Starts a job, or conformance checks if there is no task; its process is killed at the end.
 
     Yields:
         How the process is isolated, once this has been checked, and its messages from then on.
@@ -207,14 +208,12 @@ def _worker(
     budget, (method, settings) = entry.manifest.budget, find_method(entry, isinstance(task, NetworkData))
     allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds) if task else CONFORMANCE_SECONDS
     with contextlib.ExitStack() as stack:
-        top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fsvi-bench-")))
-        folder, stage, planted = top / "job", top / "stage", top / "planted"
-        folder.mkdir()
-        stage.mkdir()
-        planted.write_text("planted")
+        planted = stack.enter_context(tempfile.NamedTemporaryFile(prefix="fsvi-bench-"))
+        Path(planted.name).chmod(0o644)
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         job = Job(
             method=method,
+            source=entry.source,
             family=entry.manifest.family,
             settings=settings,
             problem=TrainingData.of(task).only(0) if task else None,  # copies, since a view would contain test rows
@@ -222,17 +221,30 @@ def _worker(
             seed=seed,
             memory=limits.memory,
             cpu_seconds=math.ceil(allowed),
-            planted=planted if jail.bwrap else None,
+            planted=Path(planted.name) if jail.bwrap else None,
             port=listener.getsockname()[1],
         )
-        write_job(folder, job, entry.source)
-        for path in (top, *top.rglob("*")):  # for `nobody`, whatever the umask
+        if task:
+            chosen = sandbox(jail, limits.memory)
+        else:
+            chosen = sandbox_with(stack.enter_context(_toy_only()), jail, limits.memory)
+        started = stack.enter_context(stack.enter_context(chosen).run(job))
+        received = _messages(started, task.k if task else 0, allowed)
+        isolation = _isolation(jail, received)
+        started.sandbox.has_started()
+        yield isolation, received
+
+
+@contextlib.contextmanager
+def _toy_only() -> Iterator[Path]:
+    """A folder of data sets that has only the toy problem, which is generated from its card."""
+    with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as folder:
+        datasets = Path(folder) / "datasets"
+        (datasets / "toy").mkdir(parents=True)
+        shutil.copy(resource_dir("datasets") / "toy" / "card.yaml", datasets / "toy")
+        for path in (datasets.parent, *datasets.parent.rglob("*")):  # for `nobody`, whatever the umask
             path.chmod(0o755 if path.is_dir() else 0o644)
-        arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
-        errors = stack.enter_context(tempfile.TemporaryFile())
-        process, pipe = _start(jail.command(folder, arguments, limits.memory, stage), errors, stack)
-        received = _messages(process, pipe, errors, task.k if task else 0, allowed)
-        yield _isolation(jail, received), received
+        yield datasets
 
 
 def _isolation(jail: Jail, received: Received) -> str:
@@ -250,41 +262,8 @@ def _isolation(jail: Jail, received: Received) -> str:
     return jail.words if jail.bwrap is None else f"{jail.words}, {quotable(ready.reason, 100)}"
 
 
-def _start(command: list[str], errors: IO[bytes], stack: contextlib.ExitStack) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts the process, whose last argument is the number of a pipe to write to; returns it and the reading end.
-
-    Raises:
-        InputError: it cannot be started.
-    """
-    reading, writing = os.pipe()
-    stack.callback(os.close, reading)
-    try:
-        process = subprocess.Popen(
-            [*command, str(writing)],
-            env=environment(),
-            cwd="/",
-            pass_fds=(writing,),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        )
-    except OSError as error:
-        raise InputError(f"cannot start {command[0]}: {error.strerror}; check that it is installed") from error
-    finally:
-        os.close(writing)
-    stack.callback(_end, process)
-    return process, reading
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k: int, allowed: float) -> Received:
-    """The messages from the pipe, with the seconds since `ready`, which is the first.
+def _messages(started: Started, k: int, allowed: float) -> Received:
+    """The messages of a job, with the seconds since `ready`, which is the first.
 
     Raises:
         RunFailed: a limit is exceeded, the process ends, or a message is not valid.
@@ -292,12 +271,12 @@ def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k:
     begun, limit, awaited = time.monotonic(), START_SECONDS, True
     received = bytearray()
     poller = select.poll()
-    poller.register(pipe, select.POLLIN)
+    poller.register(started.pipe, select.POLLIN)
     while (left := begun + limit - time.monotonic()) > 0:
         if not poller.poll(1000 * left):
             continue
-        if not (piece := os.read(pipe, _PIECE)):
-            raise RunFailed(f"{_ending(process)} before it had sent its posterior{_last_words(errors)}")
+        if not (piece := os.read(started.pipe, _PIECE)):
+            raise RunFailed(f"{_ending(started)} before it had sent its posterior{_last_words(started)}")
         received += piece
         for message in take_messages(received, k):
             now = time.monotonic()
@@ -306,14 +285,13 @@ def _messages(process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], k:
             if awaited:
                 begun, limit, awaited = now, allowed, False
             yield now - begun, message
-    raise RunFailed(f"it did not finish within {limit:.0f} s{_last_words(errors)}")
+    raise RunFailed(f"it did not finish within {limit:.0f} s{_last_words(started)}")
 
 
-def _ending(process: subprocess.Popen[bytes]) -> str:
+def _ending(started: Started) -> str:
     """How a process ended after closing its pipe."""
-    try:
-        status = process.wait(timeout=2)
-    except subprocess.TimeoutExpired:
+    status = started.ending()
+    if status is None:
         return "it closed its pipe without ending"
     number = -status if status < 0 else status - 128  # bubblewrap reports a signal as 128 + its number
     if number > 0 and number in signal.valid_signals():
@@ -321,15 +299,17 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
     return f"it ended with status {status}"
 
 
-def _last_words(errors: IO[bytes]) -> str:
-    """The last line of the process on stderr, made safe to quote; empty if there is none."""
-    size = os.fstat(errors.fileno()).st_size
-    tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
-    lines = [line for line in tail.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
-    return f"; the last line of its output: '{last}'"
+def _last_words(started: Started) -> str:
+    """The last line of the process on stderr, or of its sandbox, made safe to quote; empty if there is none."""
+    for stream in (started.errors, started.sandbox.errors):
+        if stream.closed:
+            continue
+        size = os.fstat(stream.fileno()).st_size
+        tail = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+        if lines := [line for line in tail.splitlines() if line.strip()]:
+            last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
+            return f"; the last line of its output: '{last}'"
+    return ""
 
 
 def quotable(text: str, length: int) -> str:

@@ -1,21 +1,36 @@
-"""The process in the jail: `python -m fsvi_bench.leaderboard.jailed.worker FOLDER PIPE`.
+"""The process in the jail: `python -m fsvi_bench.leaderboard.jailed.worker FOLDER many|one SOCKET`.
 
-It trains one problem as `fsvi_bench.running` would, on one thread, and sends q during training and at the end. It has
-no test rows, exact posterior or scores. Before the message `ready` it runs only code of this package; after that the
-entry's code controls the process, and the verifier checks everything that it sends.
+It forks a process for each job that arrives; with `one`, it runs one job itself. A job trains one problem as
+`fsvi_bench.running` would, on one thread, and sends q during training and at the end. It has no test rows, exact
+posterior or scores. Before the message `ready` it runs only code of this package; after that the entry's code controls
+the process, and the verifier checks everything that it sends.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
+import signal
+import socket
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fsvi_bench.conformance import check_method, subjects
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
-from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, read_job, send
+from fsvi_bench.leaderboard.jailed.confinement import (
+    calls_are_open,
+    confine,
+    end_with_parent,
+    leaks,
+    protect_from_others,
+)
+from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, send
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.networks import CollapsedData, Linearised, NetworkData
 from fsvi_bench.methods.problems import TrainingData
@@ -34,11 +49,67 @@ def looks(total: int) -> list[int]:
     return sorted({0, *steps})
 
 
-def main(folder: Path, pipe: int) -> None:
-    """Runs the job in a folder; an exception in the method is sent as its failure."""
+def main(folder: Path, forks: bool, control: int) -> None:
+    """Runs the jobs that the verifier sends through a socket, each as three open files: job, pipe and stderr.
+
+    Args:
+        folder: where the source of an entry is written.
+        forks: whether to run each job in a process of its own, which is killed when the verifier says so.
+    """
     end_with_parent()
     use_one_thread()
-    job = read_job(folder)
+    with socket.socket(fileno=control) as verifier:
+        while handles := socket.recv_fds(verifier, 1, 3)[1]:
+            process = _fork() if forks else 0
+            if process == 0:
+                verifier.close()
+                content, pipe, errors = handles
+                os.dup2(errors, 2)
+                os.close(errors)
+                with os.fdopen(content, "rb") as stream:
+                    job: Job = pickle.load(stream)  # from the verifier
+                _run(folder / "job", job, pipe)
+                return
+            for handle in handles:
+                os.close(handle)
+            patience = verifier.recv(1)
+            verifier.sendall(_ended(process, sum(patience)))
+            shutil.rmtree(folder / "job", ignore_errors=True)
+
+
+def _fork() -> int:
+    """Forks; the new process may not read the memory of this one, draws its own numbers, and ends with it."""
+    protect_from_others(True)
+    process = os.fork()
+    if process == 0:
+        protect_from_others(False)
+        end_with_parent()
+        np.random.seed()
+    return process
+
+
+def _ended(process: int, patience: float) -> bytes:
+    """Kills a process unless it ends in time; its exit status in digits, negative for a signal, or `killed`."""
+    deadline = time.monotonic() + patience
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return str(os.waitstatus_to_exitcode(status)).encode()
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return b"killed"
+
+
+def _run(folder: Path, job: Job, pipe: int) -> None:
+    """Runs a job; an exception in the method is sent as its failure."""
+    if job.source is not None:
+        folder.mkdir()
+        path = folder / job.method.partition(":")[0]
+        path.write_bytes(job.source)
+        path.chmod(0o444)
     found = leaks(job.planted, job.port) if job.planted else []
     confined = confine(job.memory, job.cpu_seconds, may_write=job.problem is None)
     if job.planted and calls_are_open():
@@ -116,4 +187,4 @@ def _posterior(method: Method) -> Posterior:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2] == "many", int(sys.argv[3]))

@@ -1,0 +1,205 @@
+"""Processes in the jail: how the verifier starts, keeps and ends them.
+
+Importing the libraries takes seconds, longer than many runs. So a process in the jail imports them once, and then forks
+a process for each job, one after another. It never runs an entry's code itself. The process of a job can neither write
+files nor reach other processes (`confinement`), and it is killed before the next job, so jobs cannot affect each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed.jail import Jail, environment
+from fsvi_bench.leaderboard.jailed.messages import Job
+
+EXIT_SECONDS = 2  #: how long a process that has closed its pipe may take to end
+KILL_SECONDS = 60.0  #: how long a process may take to end after SIGKILL, with hundreds of threads and gigabytes
+
+
+@dataclass(frozen=True, eq=False)
+class Started:
+    """A job that has been started."""
+
+    sandbox: Sandbox
+    pipe: int  #: its messages
+    errors: IO[bytes]  #: its stderr
+
+    def ending(self) -> int | None:
+        """The exit status of its process, which has closed the pipe: -n for signal n, None if it has not ended."""
+        return self.sandbox.end_job(EXIT_SECONDS)
+
+
+class Sandbox:
+    """A process in the jail that runs jobs, one at a time.
+
+    Args:
+        memory: bytes for a job, in addition to those of Python and its libraries.
+        datasets: a folder that replaces the data sets of the package. Such a sandbox runs only one job, as does one
+            without a jail, and in the process itself: not all systems allow a fork after the imports.
+
+    Raises:
+        InputError: the process cannot be started.
+    """
+
+    def __init__(self, jail: Jail, memory: int, datasets: Path | None = None) -> None:
+        self.forks = jail.bwrap is not None and datasets is None
+        self._status: int | None = None
+        self._in_job = False
+        with contextlib.ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="fsvi-bench-"))
+            self._remove_folder = weakref.finalize(self, _remove, folder, jail.bwrap is not None)
+            stack.callback(self._remove_folder)
+            folder.chmod(0o755)  # for `nobody`, whatever the umask
+            self.errors = stack.enter_context(tempfile.TemporaryFile())
+            self._control, theirs = socket.socketpair()
+            stack.enter_context(self._control).settimeout(KILL_SECONDS)
+            place = "/tmp" if jail.bwrap else str(folder)  # where the process may write before it confines itself
+            arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", place, "many" if self.forks else "one"]
+            with theirs:
+                self._process = _start(jail.command(arguments, memory, folder, datasets), theirs, self.errors)
+            stack.callback(_kill, self._process)
+            self.close = weakref.finalize(self, stack.pop_all().close)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can take another job."""
+        return self.close.alive and self._process.poll() is None
+
+    @contextlib.contextmanager
+    def run(self, job: Job) -> Iterator[Started]:
+        """Starts a job, and kills its process at the end of the block; after an exception, the whole sandbox."""
+        with contextlib.ExitStack() as stack:
+            pipe, writing = os.pipe()
+            stack.callback(os.close, pipe)
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            with tempfile.TemporaryFile() as content, os.fdopen(writing, "wb"):
+                content.write(pickle.dumps(job))
+                content.seek(0)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, and so has the pipe
+                    socket.send_fds(self._control, [b"j"], [content.fileno(), writing, errors.fileno()])
+            self._in_job = True
+            try:
+                yield Started(self, pipe, errors)
+            except BaseException:
+                self.close()
+                raise
+            self.end_job(0)
+            if not self.forks:
+                self.close()
+
+    def has_started(self) -> None:
+        """To be called when the first job is ready: the folder for the start is not needed any more."""
+        if self.forks:
+            self._remove_folder()
+
+    def end_job(self, patience: int) -> int | None:
+        """Kills the process of the job unless it ends within so many seconds; returns its status as `Started.ending`.
+
+        If the sandbox itself has ended or does not answer, this is its status.
+        """
+        if not self._in_job:
+            return self._status
+        self._in_job = False
+        answer = b""
+        with contextlib.suppress(OSError):
+            if self.forks:
+                self._control.sendall(bytes([patience]))
+                answer = self._control.recv(16)
+        if answer:
+            self._status = None if answer == b"killed" else int(answer)
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._status = self._process.wait(patience)
+            _kill(self._process)
+        return self._status
+
+
+class _Kept(threading.local):
+    """The idle sandboxes of a thread, by jail and memory: bubblewrap ends with the thread that has started it."""
+
+    def __init__(self) -> None:
+        self.sandboxes: dict[tuple[Jail, int], Sandbox] = {}
+
+
+_kept = _Kept()
+
+
+@contextlib.contextmanager
+def sandbox(jail: Jail, memory: int) -> Iterator[Sandbox]:
+    """The sandbox of this thread, which is kept for its next job or until it ends, or a new one."""
+    found = _kept.sandboxes.pop((jail, memory), None)
+    if found is None or not found.waits:
+        found = Sandbox(jail, memory)
+    try:
+        yield found
+    finally:
+        if found.waits:
+            _kept.sandboxes[jail, memory] = found
+
+
+@contextlib.contextmanager
+def sandbox_with(datasets: Path, jail: Jail, memory: int) -> Iterator[Sandbox]:
+    """A new sandbox for one job, in which a folder replaces the data sets of the package."""
+    started = Sandbox(jail, memory, datasets)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def close_sandboxes() -> None:
+    """Ends the sandboxes of this thread."""
+    while _kept.sandboxes:
+        _kept.sandboxes.popitem()[1].close()
+
+
+def _start(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts a process whose last argument is the number of its end of the socket.
+
+    Raises:
+        InputError: it cannot be started.
+    """
+    try:
+        return subprocess.Popen(
+            [*command, str(control.fileno())],
+            env=environment(),
+            cwd="/",
+            pass_fds=(control.fileno(),),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    except OSError as error:
+        raise InputError(f"cannot start {command[0]}: {error.strerror}; check that it is installed") from error
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _remove(folder: Path, jailed: bool) -> None:
+    """Removes a folder. In that of a jail, folders of the system may be mounted: only empty ones are removed."""
+    if not jailed:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            path.rmdir()
+        folder.rmdir()
