@@ -2,8 +2,9 @@
 
     python benchmarks/jail.py [--repeats 5] [--method exact] [--family full]
 
-Runs a built-in method on a small task (toy, k = 20), in the jail and without one. Of each run: seconds until the method
-starts, which are the same whatever it does, and seconds from there to its posterior. Prints medians and the worst.
+Runs a built-in method on a small task (toy, k = 20): as the first run of a sandbox, as a later one, and without a jail. Of
+each run: seconds until the method starts, which are the same whatever it does, and seconds from there to its posterior.
+Prints medians and the worst.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from fsvi_bench.leaderboard.entry import Budget, BuiltIn, Entry, Manifest
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
+from fsvi_bench.leaderboard.jailed.sandbox import close_sandboxes
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -45,10 +47,19 @@ def main() -> None:
     asked = parser.parse_args()
     use_one_thread()
     each, task = entry(asked.method, asked.family), bind_task(build_task(load_card("toy"), 0).task)
-    for jail in (require_jail(), Jail(None)):
-        runs = [seconds_of_a_run(each, task, jail) for _ in range(asked.repeats)]
+    jail = require_jail()
+    kinds = {
+        "first run": (jail, close_sandboxes),
+        "later run": (jail, lambda: None),
+        "no jail": (Jail(None), lambda: None),
+    }
+    for kind, (place, prepare) in kinds.items():
+        runs = []
+        for _ in range(asked.repeats):
+            prepare()
+            runs.append(seconds_of_a_run(each, task, place))
         for what, seconds in zip(("to start", "from there"), zip(*runs, strict=True), strict=True):
-            print(f"{jail.words:>22}, {what:<10}: median {statistics.median(seconds):.2f} s, most {max(seconds):.2f} s")
+            print(f"{kind}, {what:<10}: median {statistics.median(seconds):.2f} s, most {max(seconds):.2f} s")
 
 
 if __name__ == "__main__":
