@@ -182,6 +182,7 @@ class MeasurementDesign:
     source: Source = "mixed"
     kl_jitter: float = 0.0
     rank_tolerance: float = RANK_TOLERANCE
+    features_only: bool = False  #: whether the method takes no KL, for which a set would have to be prepared
 
     @property
     def M_data(self) -> int:
@@ -246,14 +247,17 @@ class MeasurementStream:
                 features[:, problem, M_data:, : data.k] = Phi_box
         return features
 
-    def sets(self, steps: range) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
-        """The sets of consecutive steps, prepared, and their features filled up.
+    def sets(self, steps: range) -> Iterator[tuple[MeasurementSets | None, Float[Tensor, "B M k"]]]:
+        """The sets of consecutive steps, prepared for the functional KL if the method takes it, and their features
+        filled up.
 
         On a GPU all are prepared at once: to see whether one has lost rank takes a synchronisation, which steps
         themselves never need.
         """
         Phi_A, B = self.draw(steps), len(self.data)
-        if Phi_A.device.type == "cpu":
+        if self.design.features_only:
+            yield from ((None, fill(one)) for one in Phi_A)
+        elif Phi_A.device.type == "cpu":
             yield from ((self.design.measure(one), fill(one)) for one in Phi_A)
         else:
             prepared = self.design.measure(Phi_A.flatten(0, 1))
@@ -305,7 +309,7 @@ class Batch(NamedTuple):
     """The data of one step, for B problems."""
 
     rows: Any  #: `Rows`, or `NetworkData`
-    A: Any = None  #: MeasurementSets, if the method has them
+    A: Any = None  #: MeasurementSets, if the method takes a KL at them
     Phi_A: Any = None  #: their features [B,M,k], filled up
     X_A: Any = None  #: for a network their inputs [B,M,D] instead: the features are its Jacobian at q's mean
 

@@ -47,7 +47,7 @@ class FSvgd(ParticleMethod):
 
         @property
         def design(self) -> MeasurementDesign:
-            return MeasurementDesign(self.M, self.draw_A, rank_tolerance=self.rank_tolerance)
+            return MeasurementDesign(self.M, self.draw_A, features_only=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The surrogate Σ_i w_iᵀ(−direction_i), as SVGD's."""
