@@ -16,7 +16,7 @@ import time
 from fsvi_bench.leaderboard.entry import Budget, BuiltIn, Entry, Manifest
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
-from fsvi_bench.leaderboard.jailed.sandbox import close_sandboxes
+from fsvi_bench.leaderboard.jailed.sandbox import close_sandbox
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -49,7 +49,7 @@ def main() -> None:
     each, task = entry(asked.method, asked.family), bind_task(build_task(load_card("toy"), 0).task)
     jail = require_jail()
     kinds = {
-        "first run": (jail, close_sandboxes),
+        "first run": (jail, close_sandbox),
         "later run": (jail, lambda: None),
         "no jail": (Jail(None), lambda: None),
     }

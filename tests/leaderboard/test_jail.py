@@ -23,7 +23,7 @@ from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import Job, Message
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
-from fsvi_bench.leaderboard.jailed.sandbox import close_sandboxes
+from fsvi_bench.leaderboard.jailed.sandbox import close_sandbox
 from fsvi_bench.leaderboard.ranked_tasks import make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
@@ -54,11 +54,19 @@ TRIES = {
     "a program": "import os; os.execv('/bin/true', ['true'])",
     "a process": "import subprocess; subprocess.run(['/bin/true'])",
     "a signal to its parent": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
-    "a look into other processes": "open('/proc/1/mem', 'rb').read(1); open('/proc/1/environ', 'rb').read(1)",
-    "the memory of its parent": "import os; open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
+    "the memory of process 1": "open('/proc/1/mem', 'rb')",
+    "the memory of process 1, for writing": "import os; os.open('/proc/1/mem', os.O_RDWR)",
+    "the environment of process 1": "open('/proc/1/environ', 'rb')",
+    "the memory of its parent": "import os; open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "a signal by its pipe": "import fcntl, os; r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid())",
+    "flags of an open file": "import fcntl, os; fcntl.fcntl(2, fcntl.F_SETFL, os.O_DIRECT)",
+    "space on a disk": "import fcntl; fcntl.ioctl(2, 0x40305828, bytes(48))",
+    "its scheduling group": "import os; os.open('/proc/self/autogroup', os.O_WRONLY)",
+    "a device, for writing": "import os; os.open('/dev/null', os.O_WRONLY)",
+    "what libraries have left": "import os; assert os.listdir('/tmp') != ['job']",
     "the files of its parent": "import os; os.listdir(f'/proc/{os.getppid()}/fd')",
     "a socket of its parent": "import os; assert any(os.path.exists(f'/proc/self/fd/{n}') and 'socket' in os.readlink(f'/proc/self/fd/{n}') for n in range(3, 200))",
-    "a signal to the processes of the jail": "import os, signal; os.kill(2, signal.SIGSTOP)",
+    "a signal to itself": "import os, signal; os.kill(os.getpid(), signal.SIGCONT)",
     "a file": "open('/tmp/file', 'w')",
     "a file of the next job": "open('/tmp/job/next', 'w')",
     "a writable file of its own": "import os; os.chmod(__file__, 0o666)",
@@ -77,7 +85,7 @@ TRIES = {
     "results": f"open({str(ROOT / 'leaderboard/editions/v2/edition.toml')!r})",
     "a list of data sets": f"import os; os.listdir({str(ROOT / 'datasets')!r})",
     "the raw data": f"import os; os.listdir({os.environ.get('FSVI_BENCH_DATA', '/nonexistent')!r})",
-    "more than its own processes": "import os; assert sum(name.isdigit() for name in os.listdir('/proc')) > 4",
+    "more than its own processes": "import os; assert sum(name.isdigit() for name in os.listdir('/proc')) > 2",
     "a link out": "import os; os.symlink('/etc/passwd', '/tmp/link')",
     "a FIFO": "import os; os.mkfifo('/tmp/fifo')",
     "a thousand open pipes": "import os; [os.pipe() for _ in range(1000)]",
@@ -105,7 +113,7 @@ def test_nothing_else_can_be_done(task):
 
 
 def test_the_environment_reveals_nothing(task, monkeypatch):
-    close_sandboxes()
+    close_sandbox()
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     found = run(source("import os; raise RuntimeError(' '.join(sorted(os.environ)))"), task)
     assert "WANDB" not in found.reason
@@ -129,7 +137,7 @@ def test_its_problem_holds_no_more_than_it_shows():
 
 
 def test_a_strict_umask_of_the_verifier_does_not_matter(task):
-    close_sandboxes()
+    close_sandbox()
     before = os.umask(0o077)
     try:
         assert run(source(), task).status == "ok"
@@ -159,7 +167,7 @@ def test_a_process_that_has_imported_the_libraries_runs_one_job_after_another(ta
             os.kill(int(process), signal.SIGKILL)
     assert left_behind(here) == []
     assert run(source(PARENT), task).reason != first
-    close_sandboxes()
+    close_sandbox()
 
 
 def test_a_job_does_not_affect_the_next_one(task):
@@ -182,7 +190,7 @@ def test_a_job_does_not_affect_the_next_one(task):
     (before, drawn), (after, drawn_after) = (
         (run(source(spoilt), task).status, run(source(asked), task).reason.split("; "))[1] for _ in range(2)
     )
-    close_sandboxes()
+    close_sandbox()
     fresh, _ = run(source(asked), task).reason.split("; ")
     assert before == after == fresh
     assert drawn != drawn_after
@@ -322,7 +330,7 @@ def test_background_processes_end_with_the_jail(task, here):
     code = source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before)
     for _ in range(2):  # a process that is left would be another process of the second run, which is a leak
         assert run(code, task).status == "ok"
-    close_sandboxes()
+    close_sandbox()
     assert left_behind(here) == []
 
 
@@ -350,7 +358,7 @@ def naming(folder):
 @pytest.fixture
 def here(monkeypatch):
     """A folder of this test's own in which runs make theirs; everybody may enter it."""
-    close_sandboxes()
+    close_sandbox()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -430,7 +438,7 @@ def test_a_slow_entry_does_not_affect_another_one(task, here):
         assert honest.result().status == "ok"
         assert slow.result().status == "failed"
     assert run(source(), task, seconds=60.0).status == "ok"
-    close_sandboxes()
+    close_sandbox()
     assert left_behind(here) == []
 
 

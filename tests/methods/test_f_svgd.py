@@ -67,7 +67,9 @@ def test_a_step_descends_along_the_direction_in_function_space(M, minibatch):
 
 
 def test_the_measurement_set_is_uniform_in_the_box_by_default():
-    assert method_on("f-svgd", synthetic(1), "particles").options.design == MeasurementDesign(80, "box", features_only=True)
+    assert method_on("f-svgd", synthetic(1), "particles").options.design == MeasurementDesign(
+        80, "box", features_only=True
+    )
 
 
 def test_what_no_set_sees_stays_where_it_began():

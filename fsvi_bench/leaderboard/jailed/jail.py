@@ -27,12 +27,12 @@ from fsvi_bench.tasks.fetch import DATA_VARIABLE, cache_dir
 
 PACKAGE = Path(fsvi_bench.__file__).parent
 NOBODY = 65534
-SCRATCH = 2**24  #: bytes that libraries may write during their import; afterwards no file can be created
+SCRATCH = 2**24  #: bytes that libraries may write during their import, and conformance checks
 MOST_TASKS = 512  #: processes and threads of a run, if a cgroup limits them
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into /usr, mostly
 #: Options of bubblewrap that all runs share; the last three are files that libraries read.
 _OPTIONS = f"""
---unshare-all --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
+--unshare-all --as-pid-1 --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
 --proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --size {SCRATCH} --tmpfs /tmp
 --ro-bind-try /etc/ld.so.cache /etc/ld.so.cache
 --ro-bind-try /etc/alternatives /etc/alternatives

@@ -225,13 +225,13 @@ def _started(
             port=listener.getsockname()[1],
         )
         if task:
-            chosen = sandbox(jail, limits.memory)
+            chosen = sandbox(entry.sha256, jail, limits.memory)
         else:
             chosen = sandbox_with(stack.enter_context(_toy_only()), jail, limits.memory)
         started = stack.enter_context(stack.enter_context(chosen).run(job))
         received = _messages(started, task.k if task else 0, allowed)
         isolation = _isolation(jail, received)
-        started.sandbox.has_started()
+        started.sandbox.remove_folder()
         yield isolation, received
 
 
@@ -272,11 +272,16 @@ def _messages(started: Started, k: int, allowed: float) -> Received:
     received = bytearray()
     poller = select.poll()
     poller.register(started.pipe, select.POLLIN)
+    os.set_blocking(started.pipe, False)
     while (left := begun + limit - time.monotonic()) > 0:
         if not poller.poll(1000 * left):
             continue
-        if not (piece := os.read(started.pipe, _PIECE)):
-            raise RunFailed(f"{_ending(started)} before it had sent its posterior{_last_words(started)}")
+        try:
+            piece = os.read(started.pipe, _PIECE)
+        except BlockingIOError:  # the process has taken its own bytes back
+            continue
+        if not piece:
+            raise RunFailed(f"{_ending(started)} before it had sent its posterior{_last_words(started, awaited)}")
         received += piece
         for message in take_messages(received, k):
             now = time.monotonic()
@@ -285,7 +290,7 @@ def _messages(started: Started, k: int, allowed: float) -> Received:
             if awaited:
                 begun, limit, awaited = now, allowed, False
             yield now - begun, message
-    raise RunFailed(f"it did not finish within {limit:.0f} s{_last_words(started)}")
+    raise RunFailed(f"it did not finish within {limit:.0f} s{_last_words(started, awaited)}")
 
 
 def _ending(started: Started) -> str:
@@ -293,23 +298,24 @@ def _ending(started: Started) -> str:
     status = started.ending()
     if status is None:
         return "it closed its pipe without ending"
-    number = -status if status < 0 else status - 128  # bubblewrap reports a signal as 128 + its number
-    if number > 0 and number in signal.valid_signals():
-        return f"it was killed by signal {signal.Signals(number).name}"
+    if status < 0 and -status in signal.valid_signals():
+        return f"it was killed by signal {signal.Signals(-status).name}"
     return f"it ended with status {status}"
 
 
-def _last_words(started: Started) -> str:
-    """The last line of the process on stderr, or of its sandbox, made safe to quote; empty if there is none."""
-    for stream in (started.errors, started.sandbox.errors):
-        if stream.closed:
-            continue
-        size = os.fstat(stream.fileno()).st_size
+def _last_words(started: Started, starting: bool) -> str:
+    """The last line of the process on stderr, made safe to quote, or empty; while it is starting, of the sandbox."""
+    stream = (started.sandbox if starting and started.sandbox.forks else started).errors
+    size = os.fstat(stream.fileno()).st_size
+    try:
         tail = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
-        if lines := [line for line in tail.splitlines() if line.strip()]:
-            last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
-            return f"; the last line of its output: '{last}'"
-    return ""
+    except OSError:  # the process shares the open file
+        return ""
+    lines = [line for line in tail.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
+    return f"; the last line of its output: '{last}'"
 
 
 def quotable(text: str, length: int) -> str:

@@ -1,8 +1,9 @@
 """Processes in the jail: how the verifier starts, keeps and ends them.
 
 Importing the libraries takes seconds, longer than many runs. So a process in the jail imports them once, and then forks
-a process for each job, one after another. It never runs an entry's code itself. The process of a job can neither write
-files nor reach other processes (`confinement`), and it is killed before the next job, so jobs cannot affect each other.
+a process for each job, one after another. It never runs an entry's code itself. The process of a job can neither open
+files for writing nor reach other processes (`confinement`), and it is killed before the next job. What jobs can still
+tell each other, such as the number of processes so far, stays within an entry: each entry has its own sandbox.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import shutil
 import signal
 import socket
@@ -27,7 +29,8 @@ from fsvi_bench.leaderboard.jailed.jail import Jail, environment
 from fsvi_bench.leaderboard.jailed.messages import Job
 
 EXIT_SECONDS = 2  #: how long a process that has closed its pipe may take to end
-KILL_SECONDS = 60.0  #: how long a process may take to end after SIGKILL, with hundreds of threads and gigabytes
+#: Limit for answers on the socket: with hundreds of threads and gigabytes, a killed process takes long to end.
+KILL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +42,10 @@ class Started:
     errors: IO[bytes]  #: its stderr
 
     def ending(self) -> int | None:
-        """The exit status of its process, which has closed the pipe: -n for signal n, None if it has not ended."""
+        """The exit status of its process, which has closed the pipe: -n for signal n, None if it has not ended.
+
+        If the sandbox itself has ended, it is the sandbox's.
+        """
         return self.sandbox.end_job(EXIT_SECONDS)
 
 
@@ -48,15 +54,16 @@ class Sandbox:
 
     Args:
         memory: bytes for a job, in addition to those of Python and its libraries.
-        datasets: a folder that replaces the data sets of the package. Such a sandbox runs only one job, as does one
-            without a jail, and in the process itself: not all systems allow a fork after the imports.
+        datasets: a folder that replaces the data sets of the package.
+
+    Without a jail, the process runs one job itself, since not all systems allow a fork after the imports.
 
     Raises:
         InputError: the process cannot be started.
     """
 
     def __init__(self, jail: Jail, memory: int, datasets: Path | None = None) -> None:
-        self.forks = jail.bwrap is not None and datasets is None
+        self.forks = jail.bwrap is not None
         self._status: int | None = None
         self._in_job = False
         with contextlib.ExitStack() as stack:
@@ -76,8 +83,9 @@ class Sandbox:
 
     @property
     def waits(self) -> bool:
-        """Whether it can take another job."""
-        return self.close.alive and self._process.poll() is None
+        """Whether it can take another job. Between jobs, its socket becomes readable only when it ends."""
+        ended = not self.close.alive or self._process.poll() is not None
+        return not ended and not select.select([self._control], [], [], 0)[0]
 
     @contextlib.contextmanager
     def run(self, job: Job) -> Iterator[Started]:
@@ -86,31 +94,29 @@ class Sandbox:
             pipe, writing = os.pipe()
             stack.callback(os.close, pipe)
             errors = stack.enter_context(tempfile.TemporaryFile())
-            with tempfile.TemporaryFile() as content, os.fdopen(writing, "wb"):
-                content.write(pickle.dumps(job))
-                content.seek(0)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, and so has the pipe
-                    socket.send_fds(self._control, [b"j"], [content.fileno(), writing, errors.fileno()])
-            self._in_job = True
             try:
+                with tempfile.TemporaryFile() as content, os.fdopen(writing, "wb"):
+                    content.write(pickle.dumps(job))
+                    content.seek(0)
+                    self._in_job, self._status = True, None
+                    # If the sandbox has ended, the pipe shows it.
+                    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                        socket.send_fds(self._control, [b"j"], [content.fileno(), writing, errors.fileno()])
                 yield Started(self, pipe, errors)
+                self.end_job(0)
             except BaseException:
                 self.close()
                 raise
-            self.end_job(0)
             if not self.forks:
                 self.close()
 
-    def has_started(self) -> None:
-        """To be called when the first job is ready: the folder for the start is not needed any more."""
+    def remove_folder(self) -> None:
+        """Removes the folder for the start of a jail, which is not needed any more when a job is ready."""
         if self.forks:
             self._remove_folder()
 
     def end_job(self, patience: int) -> int | None:
-        """Kills the process of the job unless it ends within so many seconds; returns its status as `Started.ending`.
-
-        If the sandbox itself has ended or does not answer, this is its status.
-        """
+        """Kills the process of the job unless it ends within so many seconds; returns as `Started.ending`."""
         if not self._in_job:
             return self._status
         self._in_job = False
@@ -123,32 +129,36 @@ class Sandbox:
             self._status = None if answer == b"killed" else int(answer)
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._status = self._process.wait(patience)
+                status = self._process.wait(patience)
+                self._status = status if status < 128 else 128 - status  # bubblewrap reports signal n as 128 + n
             _kill(self._process)
         return self._status
 
 
 class _Kept(threading.local):
-    """The idle sandboxes of a thread, by jail and memory: bubblewrap ends with the thread that has started it."""
+    """The idle sandbox of a thread, and for what it is: bubblewrap ends with the thread that has started it."""
 
-    def __init__(self) -> None:
-        self.sandboxes: dict[tuple[Jail, int], Sandbox] = {}
+    what: tuple[str, Jail, int] | None = None
+    sandbox: Sandbox | None = None
 
 
 _kept = _Kept()
 
 
 @contextlib.contextmanager
-def sandbox(jail: Jail, memory: int) -> Iterator[Sandbox]:
-    """The sandbox of this thread, which is kept for its next job or until it ends, or a new one."""
-    found = _kept.sandboxes.pop((jail, memory), None)
-    if found is None or not found.waits:
-        found = Sandbox(jail, memory)
+def sandbox(entry: str, jail: Jail, memory: int) -> Iterator[Sandbox]:
+    """The sandbox of this thread for the entry with a hash, kept until a job of another entry or the thread's end."""
+    what, found = (entry, jail, memory), _kept.sandbox
+    _kept.sandbox = None
+    if found is not None and (_kept.what != what or not found.waits):
+        found.close()
+        found = None
+    found = found or Sandbox(jail, memory)
     try:
         yield found
     finally:
         if found.waits:
-            _kept.sandboxes[jail, memory] = found
+            _kept.what, _kept.sandbox = what, found
 
 
 @contextlib.contextmanager
@@ -161,10 +171,11 @@ def sandbox_with(datasets: Path, jail: Jail, memory: int) -> Iterator[Sandbox]:
         started.close()
 
 
-def close_sandboxes() -> None:
-    """Ends the sandboxes of this thread."""
-    while _kept.sandboxes:
-        _kept.sandboxes.popitem()[1].close()
+def close_sandbox() -> None:
+    """Ends the idle sandbox of this thread."""
+    if _kept.sandbox is not None:
+        _kept.sandbox.close()
+        _kept.sandbox = None
 
 
 def _start(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:

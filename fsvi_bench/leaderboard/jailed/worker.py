@@ -58,6 +58,11 @@ def main(folder: Path, forks: bool, control: int) -> None:
     """
     end_with_parent()
     use_one_thread()
+    if forks:
+        protect_from_others(True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 of the jail ignores signals without a handler
+        for path in folder.iterdir():  # written by libraries during their imports
+            shutil.rmtree(path, ignore_errors=True)
     with socket.socket(fileno=control) as verifier:
         while handles := socket.recv_fds(verifier, 1, 3)[1]:
             process = _fork() if forks else 0
@@ -72,18 +77,22 @@ def main(folder: Path, forks: bool, control: int) -> None:
                 return
             for handle in handles:
                 os.close(handle)
-            patience = verifier.recv(1)
-            verifier.sendall(_ended(process, sum(patience)))
+            patience = verifier.recv(1)  # nothing if the verifier has ended
+            verifier.sendall(_ended(process, patience[0] if patience else 0))
             shutil.rmtree(folder / "job", ignore_errors=True)
 
 
 def _fork() -> int:
-    """Forks; the new process may not read the memory of this one, draws its own numbers, and ends with it."""
-    protect_from_others(True)
+    """Forks. The new process ends with this one, and shares no session, open file or random numbers with other jobs."""
     process = os.fork()
     if process == 0:
-        protect_from_others(False)
         end_with_parent()
+        protect_from_others(False)
+        os.setsid()  # the system schedules by session
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1):
+            os.dup2(null, standard)
+        os.close(null)
         np.random.seed()
     return process
 
