@@ -1,4 +1,4 @@
-"""What the jail costs a run of `verify`: starting bubblewrap and Python in it, imports, and the proof that it holds.
+"""What the jail costs a run of `verify`: starting it and its imports, in a first run, and the proof that it holds.
 
     python benchmarks/jail.py [--repeats 5] [--method exact] [--family full]
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from contextlib import nullcontext
 
 from fsvi_bench.leaderboard.entry import Budget, BuiltIn, Entry, Manifest
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
-from fsvi_bench.leaderboard.jailed.sandbox import close_sandbox
+from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -49,15 +50,15 @@ def main() -> None:
     each, task = entry(asked.method, asked.family), bind_task(build_task(load_card("toy"), 0).task)
     jail = require_jail()
     kinds = {
-        "first run": (jail, close_sandbox),
-        "later run": (jail, lambda: None),
-        "no jail": (Jail(None), lambda: None),
+        "first run": (jail, closed_sandbox),
+        "later run": (jail, nullcontext),
+        "no jail": (Jail(None), nullcontext),
     }
-    for kind, (place, prepare) in kinds.items():
+    for kind, (place, closing) in kinds.items():
         runs = []
         for _ in range(asked.repeats):
-            prepare()
-            runs.append(seconds_of_a_run(each, task, place))
+            with closing():
+                runs.append(seconds_of_a_run(each, task, place))
         for what, seconds in zip(("to start", "from there"), zip(*runs, strict=True), strict=True):
             print(f"{kind}, {what:<10}: median {statistics.median(seconds):.2f} s, most {max(seconds):.2f} s")
 

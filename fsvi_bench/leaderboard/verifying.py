@@ -24,6 +24,7 @@ from fsvi_bench.leaderboard.edition import Edition, Place, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
+from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox
 from fsvi_bench.leaderboard.network_tasks import make_network
 from fsvi_bench.leaderboard.ranked_tasks import make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
@@ -99,7 +100,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     once = _draws_nothing(entry, edition.is_networks)
     of_trial = {trial: (trial[0], 0) if once else trial for trial in trials}
     needed = dict.fromkeys(of_trial.values())
-    with locked_directory(folder, "folder of finished runs"):
+    with locked_directory(folder, "folder of finished runs"), closed_sandbox():
         done = {trial: kept for trial in needed if (kept := _kept(folder / _file(*trial)))}
         missing = [trial for trial in needed if trial not in done]
         progress.start(entry.name, len(missing))

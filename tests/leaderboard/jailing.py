@@ -40,7 +40,7 @@ def working_jail():
         skip_or_fail("needs bubblewrap")
 
 
-def run(code: bytes, task, jail=None, seconds=20.0, memory=2 * 2**30):
+def run(code: bytes, task, jail=None, seconds=20.0, memory=2 * 2**30, seed=0):
     """One run of an entry's code."""
     limits = Limits(seconds=seconds, memory=memory)
-    return run_entry(entry("hostile", code, settings={}), task, 0, jail or working_jail(), limits)
+    return run_entry(entry("hostile", code, settings={}), task, seed, jail or working_jail(), limits)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import re
-import signal
 import stat
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import Job, Message
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
-from fsvi_bench.leaderboard.jailed.sandbox import close_sandbox
+from fsvi_bench.leaderboard.jailed.sandbox import _kept, closed_sandbox
 from fsvi_bench.leaderboard.ranked_tasks import make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
@@ -112,8 +111,7 @@ def test_nothing_else_can_be_done(task):
     assert (found.status, found.reason) == ("failed", "RuntimeError: got through: []")
 
 
-def test_the_environment_reveals_nothing(task, monkeypatch):
-    close_sandbox()
+def test_the_environment_reveals_nothing(task, monkeypatch, here):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     found = run(source("import os; raise RuntimeError(' '.join(sorted(os.environ)))"), task)
     assert "WANDB" not in found.reason
@@ -136,8 +134,7 @@ def test_its_problem_holds_no_more_than_it_shows():
     assert made.y_test.numpy().tobytes()[:80] not in job
 
 
-def test_a_strict_umask_of_the_verifier_does_not_matter(task):
-    close_sandbox()
+def test_a_strict_umask_of_the_verifier_does_not_matter(task, here):
     before = os.umask(0o077)
     try:
         assert run(source(), task).status == "ok"
@@ -162,38 +159,34 @@ def test_a_process_that_has_imported_the_libraries_runs_one_job_after_another(ta
     first, second = (run(source(PARENT), task).reason for _ in range(2))
     assert re.fullmatch(r"RuntimeError: \d+", first)
     assert first == second
-    for process in naming(here):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(process), signal.SIGKILL)
-    assert left_behind(here) == []
+    ended = _kept.sandbox._process
+    ended.kill()
+    ended.wait()
     assert run(source(PARENT), task).reason != first
-    close_sandbox()
 
 
-def test_a_job_does_not_affect_the_next_one(task):
+def test_a_job_does_not_affect_the_next_one(task, here):
     """Neither modules, random numbers, settings or files that it has changed, nor threads that it has left."""
-    spoilt = """
-    import numpy as np, os, threading, time
+    code = source("""
+    import numpy as np, os, random, threading, time
     from fsvi_bench.methods import base
-    torch.set_default_dtype(torch.float16); torch.set_num_threads(3); torch.manual_seed(1)
-    base.Method.families = ("none",)
-    os.environ["SPOILT"] = "yes"
-    threading.Thread(target=time.sleep, args=(999,)).start()
-    """
-    asked = """
-    import numpy as np, os, threading
-    from fsvi_bench.methods import base
-    seen = [torch.get_default_dtype(), torch.get_num_threads(), base.Method.families,
-            os.environ.get("SPOILT"), threading.active_count(), os.listdir("/tmp/job")]
-    raise RuntimeError(f"{seen}; {np.random.random()}")
-    """
-    (before, drawn), (after, drawn_after) = (
-        (run(source(spoilt), task).status, run(source(asked), task).reason.split("; "))[1] for _ in range(2)
-    )
-    close_sandbox()
-    fresh, _ = run(source(asked), task).reason.split("; ")
-    assert before == after == fresh
-    assert drawn != drawn_after
+    if self.seeds[0] == 1:
+        torch.set_default_dtype(torch.float16); torch.set_num_threads(3)
+        torch.manual_seed(1); np.random.seed(1); random.seed(1)
+        base.Method.families = ("none",)
+        os.environ["SPOILT"] = "yes"
+        threading.Thread(target=time.sleep, args=(999,)).start()
+        raise RuntimeError("spoilt")
+    seen = [torch.get_default_dtype(), torch.get_num_threads(), base.Method.families, os.environ.get("SPOILT"),
+            threading.active_count(), os.listdir("/tmp"), os.listdir("/tmp/job"), torch.rand(1)]
+    raise RuntimeError(f"{seen}; {random.random()}; {np.random.random()}")
+    """)
+    (seen, *drawn), kept = run(code, task).reason.split("; "), _kept.sandbox
+    assert run(code, task, seed=1).reason == "RuntimeError: spoilt"
+    seen_after, *drawn_after = run(code, task).reason.split("; ")
+    assert _kept.sandbox is kept
+    assert seen == seen_after
+    assert not set(drawn) & set(drawn_after)
 
 
 def test_calls_are_open_outside():
@@ -330,40 +323,42 @@ def test_background_processes_end_with_the_jail(task, here):
     code = source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before)
     for _ in range(2):  # a process that is left would be another process of the second run, which is a leak
         assert run(code, task).status == "ok"
-    close_sandbox()
-    assert left_behind(here) == []
-
-
-def left_behind(folder):
-    """Processes whose command line names the folder that this test's runs have their own in, after ten seconds.
-
-    Those that were killed take a moment to end, if there are hundreds of threads among them.
-    """
-    deadline = time.monotonic() + 10
-    while found := naming(folder):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
-    return found
-
-
-def naming(folder):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found += [path.parent.name] if str(folder).encode() in path.read_bytes() else []
-    return found
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """A folder of this test's own in which runs make theirs; everybody may enter it."""
-    close_sandbox()
+    """A folder of this test's own for the temporary files of runs, and a sandbox of its own.
+
+    At the end neither a file may be left, nor a process. Those that were killed take a moment to end, if there are
+    hundreds of threads among them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Path(folder)
+        with closed_sandbox():
+            pass
+        with closed_sandbox():
+            yield Path(folder)
+            started = jailed(os.getpid())
+        assert started
+        deadline = time.monotonic() + 10
+        while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
         assert list(Path(folder).iterdir()) == []
+
+
+def jailed(ancestor):
+    """Processes with the libraries for jobs, or of jobs, which this one or one of its own has started."""
+    parents, workers = {}, set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            workers |= {int(path.name)} if b"jailed.worker" in (path / "cmdline").read_bytes() else set()
+    below = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below & workers
 
 
 def test_ten_gigabytes_of_output_fill_no_disk(task):
@@ -438,8 +433,6 @@ def test_a_slow_entry_does_not_affect_another_one(task, here):
         assert honest.result().status == "ok"
         assert slow.result().status == "failed"
     assert run(source(), task, seconds=60.0).status == "ok"
-    close_sandbox()
-    assert left_behind(here) == []
 
 
 FILLING = """

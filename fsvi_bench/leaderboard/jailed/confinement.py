@@ -2,7 +2,7 @@
 
 Only the system calls that training needs are allowed (libseccomp, through pyseccomp). None of them can open a socket,
 start a process or a program, signal another process, or, except in conformance checks, open a file for writing. The
-only other process in the jail, the parent, cannot be inspected either.
+only other process in the jail is the parent, whose memory, environment and open files are out of reach, too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def end_with_parent() -> None:
 
 
 def protect_from_others(yes: bool) -> None:
-    """Whether other processes of this user may look into the memory of this one; inherited by a fork."""
+    """Forbids other processes of this user to look into this one, or allows it again; a fork inherits this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, int(not yes), 0, 0, 0)  # PR_SET_DUMPABLE
 

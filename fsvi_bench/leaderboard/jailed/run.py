@@ -304,18 +304,17 @@ def _ending(started: Started) -> str:
 
 
 def _last_words(started: Started, starting: bool) -> str:
-    """The last line of the process on stderr, made safe to quote, or empty; while it is starting, of the sandbox."""
-    stream = (started.sandbox if starting and started.sandbox.forks else started).errors
-    size = os.fstat(stream.fileno()).st_size
-    try:
-        tail = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
-    except OSError:  # the process shares the open file
-        return ""
-    lines = [line for line in tail.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
-    return f"; the last line of its output: '{last}'"
+    """The last line on stderr of the process, or while it starts of the sandbox; made safe to quote, or empty."""
+    for stream in (started.errors, started.sandbox.errors)[: 2 if starting else 1]:
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            tail = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+        except OSError:  # the process shares the open file
+            return ""
+        if lines := [line for line in tail.splitlines() if line.strip()]:
+            last = quotable(lines[-1], 160).replace("'", "’")  # it must not close the quotation
+            return f"; the last line of its output: '{last}'"
+    return ""
 
 
 def quotable(text: str, length: int) -> str:

@@ -2,8 +2,8 @@
 
 Importing the libraries takes seconds, longer than many runs. So a process in the jail imports them once, and then forks
 a process for each job, one after another. It never runs an entry's code itself. The process of a job can neither open
-files for writing nor reach other processes (`confinement`), and it is killed before the next job. What jobs can still
-tell each other, such as the number of processes so far, stays within an entry: each entry has its own sandbox.
+files for writing nor reach other processes (`confinement`), and it is killed before the next job. Jobs can still pass
+each other some bytes through the system's counters of processes and their time, so each entry has its own sandbox.
 """
 
 from __future__ import annotations
@@ -84,8 +84,11 @@ class Sandbox:
     @property
     def waits(self) -> bool:
         """Whether it can take another job. Between jobs, its socket becomes readable only when it ends."""
-        ended = not self.close.alive or self._process.poll() is not None
-        return not ended and not select.select([self._control], [], [], 0)[0]
+        if not self.close.alive or self._process.poll() is not None:
+            return False
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        return not poller.poll(0)
 
     @contextlib.contextmanager
     def run(self, job: Job) -> Iterator[Started]:
@@ -93,9 +96,10 @@ class Sandbox:
         with contextlib.ExitStack() as stack:
             pipe, writing = os.pipe()
             stack.callback(os.close, pipe)
-            errors = stack.enter_context(tempfile.TemporaryFile())
+            theirs = stack.enter_context(os.fdopen(writing, "wb"))
             try:
-                with tempfile.TemporaryFile() as content, os.fdopen(writing, "wb"):
+                errors = stack.enter_context(tempfile.TemporaryFile())
+                with theirs, tempfile.TemporaryFile() as content:
                     content.write(pickle.dumps(job))
                     content.seek(0)
                     self._in_job, self._status = True, None
@@ -130,13 +134,14 @@ class Sandbox:
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = self._process.wait(patience)
-                self._status = status if status < 128 else 128 - status  # bubblewrap reports signal n as 128 + n
+                is_signal = self.forks and status - 128 in signal.valid_signals()  # bubblewrap reports n as 128 + n
+                self._status = 128 - status if is_signal else status
             _kill(self._process)
         return self._status
 
 
 class _Kept(threading.local):
-    """The idle sandbox of a thread, and for what it is: bubblewrap ends with the thread that has started it."""
+    """The idle sandbox of a thread, and what it is for: bubblewrap ends with the thread that has started it."""
 
     what: tuple[str, Jail, int] | None = None
     sandbox: Sandbox | None = None
@@ -147,7 +152,7 @@ _kept = _Kept()
 
 @contextlib.contextmanager
 def sandbox(entry: str, jail: Jail, memory: int) -> Iterator[Sandbox]:
-    """The sandbox of this thread for the entry with a hash, kept until a job of another entry or the thread's end."""
+    """The sandbox of this thread for the entry with this hash, kept until one for another entry is asked for."""
     what, found = (entry, jail, memory), _kept.sandbox
     _kept.sandbox = None
     if found is not None and (_kept.what != what or not found.waits):
@@ -171,11 +176,15 @@ def sandbox_with(datasets: Path, jail: Jail, memory: int) -> Iterator[Sandbox]:
         started.close()
 
 
-def close_sandbox() -> None:
-    """Ends the idle sandbox of this thread."""
-    if _kept.sandbox is not None:
-        _kept.sandbox.close()
-        _kept.sandbox = None
+@contextlib.contextmanager
+def closed_sandbox() -> Iterator[None]:
+    """Ends the idle sandbox of this thread at the end of the block."""
+    try:
+        yield
+    finally:
+        if _kept.sandbox is not None:
+            _kept.sandbox.close()
+            _kept.sandbox = None
 
 
 def _start(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:

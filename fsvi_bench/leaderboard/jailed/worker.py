@@ -3,7 +3,7 @@
 It forks a process for each job that arrives; with `one`, it runs one job itself. A job trains one problem as
 `fsvi_bench.running` would, on one thread, and sends q during training and at the end. It has no test rows, exact
 posterior or scores. Before the message `ready` it runs only code of this package; after that the entry's code controls
-the process, and the verifier checks everything that it sends.
+the process of the job, and the verifier checks everything that it sends.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def main(folder: Path, forks: bool, control: int) -> None:
         protect_from_others(True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 of the jail ignores signals without a handler
         for path in folder.iterdir():  # written by libraries during their imports
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     with socket.socket(fileno=control) as verifier:
         while handles := socket.recv_fds(verifier, 1, 3)[1]:
             process = _fork() if forks else 0
