@@ -62,7 +62,7 @@ TRIES = {
     "space on a disk": "import fcntl; fcntl.ioctl(2, 0x40305828, bytes(48))",
     "its scheduling group": "import os; os.open('/proc/self/autogroup', os.O_WRONLY)",
     "a device, for writing": "import os; os.open('/dev/null', os.O_WRONLY)",
-    "what libraries have left": "import os; assert os.listdir('/tmp') != ['job']",
+    "what libraries have left": "import os; os.listdir('/tmp/.cache')",
     "the files of its parent": "import os; os.listdir(f'/proc/{os.getppid()}/fd')",
     "a socket of its parent": "import os; assert any(os.path.exists(f'/proc/self/fd/{n}') and 'socket' in os.readlink(f'/proc/self/fd/{n}') for n in range(3, 200))",
     "a signal to itself": "import os, signal; os.kill(os.getpid(), signal.SIGCONT)",

@@ -8,6 +8,7 @@ the process of the job, and the verifier checks everything that it sends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -61,11 +62,7 @@ def main(folder: Path, forks: bool, control: int) -> None:
     if forks:
         protect_from_others(True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 of the jail ignores signals without a handler
-        for path in folder.iterdir():  # written by libraries during their imports
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        _clear(folder)
     with socket.socket(fileno=control) as verifier:
         while handles := socket.recv_fds(verifier, 1, 3)[1]:
             process = _fork() if forks else 0
@@ -83,6 +80,15 @@ def main(folder: Path, forks: bool, control: int) -> None:
             patience = verifier.recv(1)  # nothing if the verifier has ended
             verifier.sendall(_ended(process, patience[0] if patience else 0))
             shutil.rmtree(folder / "job", ignore_errors=True)
+
+
+def _clear(folder: Path) -> None:
+    """Removes what libraries have written during their imports, and nothing outside a jail, where this is process 1."""
+    if os.getpid() == 1:
+        for path in folder.iterdir():  # perhaps with Python's own folders, which are read-only
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _fork() -> int:
