@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -372,8 +373,18 @@ def test_a_bwrap_without_isolation_is_detected(task, tmp_path):
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-    with pytest.raises(InputError, match=r"the sandbox is not isolated, so no code of the entry was run|did not start"):
+    with pytest.raises(InputError, match=r"did not start: .*(has not isolated this process|Permission denied)"):
         run(source("raise SystemExit"), task, replace(working_jail(), bwrap=str(fake)))
+
+
+def test_a_process_outside_a_jail_removes_nothing(tmp_path):
+    """It clears its folder, which in a jail is that of the jail, and elsewhere may be /tmp itself."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "mine").touch()
+    command = [sys.executable, "-m", "fsvi_bench.leaderboard.jailed.worker", str(tmp_path), "many", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "bubblewrap has not isolated this process")
+    assert {path.name for path in tmp_path.iterdir()} == {"job", "mine"}
 
 
 def test_without_bwrap_nothing_runs(monkeypatch):

@@ -60,6 +60,8 @@ def main(folder: Path, forks: bool, control: int) -> None:
     end_with_parent()
     use_one_thread()
     if forks:
+        if os.getpid() != 1:  # else the folder may be one of the verifier's own
+            sys.exit("bubblewrap has not isolated this process")
         protect_from_others(True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 of the jail ignores signals without a handler
         _clear(folder)
@@ -83,12 +85,11 @@ def main(folder: Path, forks: bool, control: int) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Removes what libraries have written during their imports, and nothing outside a jail, where this is process 1."""
-    if os.getpid() == 1:
-        for path in folder.iterdir():  # perhaps with Python's own folders, which are read-only
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.unlink()
+    """Removes what libraries have written during their imports."""
+    for path in folder.iterdir():  # Python's own folders may be among them, which are read-only
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _fork() -> int:
