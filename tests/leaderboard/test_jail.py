@@ -156,10 +156,12 @@ PARENT = "import os; raise RuntimeError(open(f'/proc/{os.getppid()}/stat').read(
 
 
 def test_a_process_that_has_imported_the_libraries_runs_one_job_after_another(task, here):
-    """Until it ends: a job does not notice."""
+    """Until it ends, which a job does not notice. Another entry has another process."""
     first, second = (run(source(PARENT), task).reason for _ in range(2))
     assert re.fullmatch(r"RuntimeError: \d+", first)
     assert first == second
+    assert run(source(PARENT, "# another entry\n"), task).reason != first
+    first = run(source(PARENT), task).reason
     ended = _kept.sandbox._process
     ended.kill()
     ended.wait()
@@ -188,6 +190,13 @@ def test_a_job_does_not_affect_the_next_one(task, here):
     assert _kept.sandbox is kept
     assert seen == seen_after
     assert not set(drawn) & set(drawn_after)
+
+
+def test_a_jobs_own_exit_status_is_reported(task):
+    """A shell, and bubblewrap of itself, would mean a signal by 137; and no status is that of an earlier job."""
+    code = source("import os; os._exit(137) if self.seeds[0] else os.closerange(0, 200); import time; time.sleep(99)")
+    assert "it ended with status 137 before" in run(code, task, seed=1).reason
+    assert "it closed its pipe without ending before" in run(code, task).reason
 
 
 def test_calls_are_open_outside():

@@ -35,7 +35,7 @@ from fsvi_bench.leaderboard.jailed.messages import (
     RunFailed,
     take_messages,
 )
-from fsvi_bench.leaderboard.jailed.sandbox import Started, sandbox, sandbox_with
+from fsvi_bench.leaderboard.jailed.sandbox import Sandbox, Started, sandbox
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
@@ -224,10 +224,11 @@ def _started(
             planted=Path(planted.name) if jail.bwrap else None,
             port=listener.getsockname()[1],
         )
+        chosen: contextlib.AbstractContextManager[Sandbox]
         if task:
             chosen = sandbox(entry.sha256, jail, limits.memory)
         else:
-            chosen = sandbox_with(stack.enter_context(_toy_only()), jail, limits.memory)
+            chosen = contextlib.closing(Sandbox(jail, limits.memory, stack.enter_context(_toy_only())))
         started = stack.enter_context(stack.enter_context(chosen).run(job))
         received = _messages(started, task.k if task else 0, allowed)
         isolation = _isolation(jail, received)

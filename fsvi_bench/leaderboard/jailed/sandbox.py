@@ -52,11 +52,11 @@ class Started:
 class Sandbox:
     """A process in the jail that runs jobs, one at a time.
 
+    Without a jail, it runs one job itself, since not all systems allow a fork after the imports.
+
     Args:
         memory: bytes for a job, in addition to those of Python and its libraries.
         datasets: a folder that replaces the data sets of the package.
-
-    Without a jail, the process runs one job itself, since not all systems allow a fork after the imports.
 
     Raises:
         InputError: the process cannot be started.
@@ -164,16 +164,6 @@ def sandbox(entry: str, jail: Jail, memory: int) -> Iterator[Sandbox]:
     finally:
         if found.waits:
             _kept.what, _kept.sandbox = what, found
-
-
-@contextlib.contextmanager
-def sandbox_with(datasets: Path, jail: Jail, memory: int) -> Iterator[Sandbox]:
-    """A new sandbox for one job, in which a folder replaces the data sets of the package."""
-    started = Sandbox(jail, memory, datasets)
-    try:
-        yield started
-    finally:
-        started.close()
 
 
 @contextlib.contextmanager
