@@ -7,9 +7,11 @@ standard deviations of a, between data sets, and of b + c, between splits with a
 `docs/study/scores.csv.gz` with M = 80, relative to the mean over methods on each split; RANDA with full covariances, which
 diverges on naval, is left out. Half of the variance of b + c is the
 seed's, which the study, with one seed, does not tell; `--seed-share` changes it. The μ_m are equally spaced, at several
-distances. Simulated boards are ranked as the leaderboard ranks runs, and two entries are distinguished by its rule: the
-bootstrap separates them, and their mean ranks differ by Nemenyi's critical difference. The true mean ranks follow from
-the model. Printed is the true difference at which two entries are distinguished on 80% of the boards.
+distances. Simulated boards are ranked as the leaderboard ranks runs. Two entries are distinguished if one outranks the
+other (`statistics/all_pairs.py`), or with `--nemenyi` by the rule of earlier versions: if a bootstrap over data sets and
+tasks separates them, and their mean ranks differ by Nemenyi's critical difference. The true mean ranks follow from the
+model. Printed is the true difference at which two entries are distinguished on 80% of the boards, and the share of
+boards on which any two entries are, if all are equal, if half of them are, and if noise is skewed.
 """
 
 from __future__ import annotations
@@ -20,17 +22,24 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm, rankdata
+from scipy.stats import norm, rankdata, studentized_range
 
-from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks, separated
-from fsvi_bench.statistics.ranks import critical_difference
+from fsvi_bench.statistics.all_pairs import LEVEL, pairwise_p_values
+from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
 
 STUDY = Path(__file__).parents[1] / "docs" / "study" / "scores.csv.gz"
 #: Data sets, tasks and seeds, by number of methods.
-DESIGNS = {7: ((15, 5, 3), (7, 20, 1), (7, 5, 3), (15, 5, 1), (15, 20, 3)), 20: ((15, 5, 3), (7, 20, 1))}
+DESIGNS = {
+    7: ((15, 5, 3), (7, 20, 1), (7, 5, 3), (15, 5, 1), (15, 20, 3)),
+    20: ((15, 5, 3), (7, 20, 1)),
+    30: ((15, 5, 3), (15, 5, 1), (10, 5, 1), (7, 5, 1)),
+}
 SPACINGS = np.geomspace(0.05, 1.6, 12)  #: of the μ_m, in standard deviations of a + b + c
 BOARDS, RESAMPLES, POWER = 200, 1000, 0.8
 WIDTH = 0.25  #: of bins of true differences
+
+Design = tuple[int, int, int]
+Shares = tuple[float, float, float]
 
 
 def deviations() -> tuple[float, float]:
@@ -49,18 +58,45 @@ def true_ranks(means: np.ndarray) -> np.ndarray:
     return 0.5 + norm.cdf((means[:, None] - means) / 2**0.5).sum(1)
 
 
-def distinguished(means: np.ndarray, design: tuple[int, int, int], shares: tuple[float, float, float],
-                  stream: np.random.Generator) -> np.ndarray:  # fmt: skip
-    """[a, b]: whether a is distinguished from b on one simulated board."""
+def nemenyi(ranks: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """[a, b]: whether the bootstrap of the ranks [D, T, M] separates a from b, and Nemenyi's test does."""
+    D, _, M = ranks.shape
+    found = bootstrap_run_ranks({f"{d:02d}": ranks[d].T for d in range(D)}, stream, RESAMPLES)
+    X = found.resampled.T
+    lead = found.mean_rank - found.mean_rank[:, None]
+    critical = studentized_range.ppf(0.95, M, np.inf) * (M * (M + 1) / (12 * D)) ** 0.5
+    return (lead >= critical) & (np.array([(row < X).mean(1) for row in X]) >= 0.975)
+
+
+def distinguished(means: np.ndarray, design: Design, shares: Shares, stream: np.random.Generator, old: bool,
+                  skewed: bool = False) -> np.ndarray:  # fmt: skip
+    """[a, b]: whether a is distinguished from b on one simulated board, as the better one."""
     (D, T, S), M = design, len(means)
     a, b, c = (share**0.5 * stream.standard_normal((*shape, M)) for share, shape in
                zip(shares, ((D, 1, 1), (D, T, 1), (D, T, S)), strict=True))  # fmt: skip
+    if skewed:
+        a = shares[0] ** 0.5 * (stream.exponential(size=a.shape) ** 2 - 2) / 20**0.5  # of variance 1
     ranks = rankdata(means + a + b + c, axis=-1).mean(2)
-    found = bootstrap_run_ranks({f"{d:02d}": ranks[d].T for d in range(D)}, stream, RESAMPLES)
-    return separated(found, critical_difference(M, D))
+    if old:
+        return nemenyi(ranks, stream)
+    mean_ranks = ranks.mean((0, 1))
+    return (pairwise_p_values(ranks.mean(1).T) <= LEVEL) & (mean_ranks[:, None] < mean_ranks)
 
 
-def needed(M: int, design: tuple[int, int, int], shares: tuple[float, float, float]) -> float:
+def false_positives(M: int, design: Design, shares: Shares, old: bool) -> list[float]:
+    """The shares of boards on which truly equal entries are distinguished."""
+    stream, half = np.random.default_rng(1), np.where(np.arange(M) < M // 2, 0.0, 1.0 + np.arange(M) / M)
+    worlds = ((np.zeros(M), False), (half, False), (np.zeros(M), True))
+    return [
+        float(np.mean([
+            (distinguished(means, design, shares, stream, old, skewed) & (means[:, None] == means)).any()
+            for _ in range(BOARDS)
+        ]))
+        for means, skewed in worlds
+    ]  # fmt: skip
+
+
+def needed(M: int, design: Design, shares: Shares, old: bool) -> float:
     """The smallest true difference of mean ranks from which on the power is reached; NaN if it never is."""
     stream, gaps, hits = np.random.default_rng(0), [], []
     pairs = np.array(list(combinations(range(M), 2)))
@@ -68,7 +104,7 @@ def needed(M: int, design: tuple[int, int, int], shares: tuple[float, float, flo
         means = spacing * np.arange(M)
         ranks = true_ranks(means)
         gaps.append(ranks[pairs[:, 1]] - ranks[pairs[:, 0]])
-        boards = [distinguished(means, design, shares, stream)[pairs[:, 0], pairs[:, 1]] for _ in range(BOARDS)]
+        boards = [distinguished(means, design, shares, stream, old)[pairs[:, 0], pairs[:, 1]] for _ in range(BOARDS)]
         hits.append(np.mean(boards, 0))
     table = pd.DataFrame({"gap": np.concatenate(gaps), "power": np.concatenate(hits)})
     power = table.groupby((table["gap"] / WIDTH).round() * WIDTH)["power"].mean()[::-1].cummin()[::-1]
@@ -78,7 +114,9 @@ def needed(M: int, design: tuple[int, int, int], shares: tuple[float, float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed-share", type=float, default=0.5)
-    share = parser.parse_args().seed_share
+    parser.add_argument("--nemenyi", action="store_true")
+    arguments = parser.parse_args()
+    share, old = arguments.seed_share, arguments.nemenyi
     between, within = deviations()
     print(
         f"log10 KL: deviation {between:.2f} between data sets, {within:.2f} between splits; seeds: {share:.0%} of its variance"
@@ -87,9 +125,10 @@ def main() -> None:
     shares = (between**2 / whole, (1 - share) * within**2 / whole, share * within**2 / whole)
     for M, designs in DESIGNS.items():
         for design in designs:
-            critical, found = critical_difference(M, design[0]), needed(M, design, shares)
+            equal, half, skewed = false_positives(M, design, shares, old)
             print(
-                f"{M} methods, {' × '.join(map(str, design))}: critical difference {critical:.2f}, 80% power from {found:.2f} ranks",
+                f"{M} methods, {' × '.join(map(str, design))}: 80% power from {needed(M, design, shares, old):.2f} ranks; "
+                f"wrong on {equal:.1%} of boards, {half:.1%} if half are equal, {skewed:.1%} if skewed",
                 flush=True,
             )
 

@@ -32,8 +32,9 @@ from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, ShortNetworkScores, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
-from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks, tie_groups
-from fsvi_bench.statistics.ranks import critical_difference, signed_rank_test, tied_ranks
+from fsvi_bench.statistics.all_pairs import outranked_by, pairwise_p_values
+from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
+from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 
 TIE = 0.01  #: nats above a tie group's smallest score
@@ -127,7 +128,7 @@ class Line:
     place: int  #: 1 is the best; equal mean ranks share one
     mean_rank: float
     interval: tuple[float, float] | None  #: 95%, of the mean rank over other data sets and tasks
-    group: int | None  #: tie group, 1 is the best; each entry differs significantly from one in the group before
+    outranked_by: int | None  #: number of entries that are significantly better; None from too few data sets
     ranks: Mapping[Any, float]  #: by data set
     by_dataset: Mapping[Any, Spreads]
     spreads: Spreads  #: over the runs of the ranked data sets
@@ -183,8 +184,10 @@ def _lines(
     """The lines of a table, by mean rank."""
     of_scores = [run_ranks(runs, score) for score in scores]
     ranks = sum(of_scores[1:], of_scores[0]) / len(scores)
-    mean_ranks, spans = _compared(ranks, ranked, stream)
     by_dataset, suspicion = ranks.groupby("dataset").mean(), outliers(runs, scores)
+    mean_ranks, intervals = _compared(ranks, ranked, stream)
+    of_ranked = by_dataset.loc[[*ranked]].to_numpy().T
+    outranked = outranked_by(of_ranked, pairwise_p_values(of_ranked))
     of_datasets, over_datasets = _spreads(runs, scores, ranked)
     counted = dict(iter(runs.query("kind == 'ranked' and dataset in @ranked").groupby("entry")))
     lines = [
@@ -193,29 +196,27 @@ def _lines(
             place=1 + int((mean_ranks < mean_rank - 1e-9).sum()),
             mean_rank=float(mean_rank),
             interval=interval,
-            group=group,
+            outranked_by=better,
             ranks=by_dataset[name].to_dict(),
             by_dataset=of_datasets[name],
             spreads=over_datasets[name],
             **_training(counted[name]),
             suspicion=suspicion.get(name),
         )
-        for name, mean_rank, (interval, group) in zip(map(str, ranks), mean_ranks, spans, strict=True)
+        for name, mean_rank, interval, better in zip(map(str, ranks), mean_ranks, intervals, outranked, strict=True)
     ]
     return sorted(lines, key=attrgetter("mean_rank", "name"))
 
 
 def _compared(
     ranks: pd.DataFrame, ranked: Sequence[str], stream: np.random.Generator
-) -> tuple[Float[np.ndarray, " M"], list[tuple[tuple[float, float] | None, int | None]]]:
-    """Mean ranks over data sets, with the interval and the tie group of each entry, None from too few data sets."""
+) -> tuple[Float[np.ndarray, " M"], list[tuple[float, float] | None]]:
+    """Mean ranks over data sets, and their intervals, None from too few data sets."""
     by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
     bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
     if len(ranked) < FEWEST_DATASETS:
-        return bootstrap.mean_rank, [(None, None)] * ranks.shape[1]
-    groups = tie_groups(bootstrap, least=critical_difference(ranks.shape[1], len(ranked)))
-    intervals = [interval and interval[1:] for interval in bootstrap.intervals()]
-    return bootstrap.mean_rank, [*zip(intervals, groups, strict=True)]
+        return bootstrap.mean_rank, [None] * ranks.shape[1]
+    return bootstrap.mean_rank, [interval and interval[1:] for interval in bootstrap.intervals()]
 
 
 def _spreads(

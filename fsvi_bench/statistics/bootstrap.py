@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 from fsvi_bench.errors import InputError
@@ -157,34 +157,3 @@ def _weighted_sums(
         for times, row in zip(counts.T[:, :, None], scores, strict=True):
             np.add(sums, times * row, out=sums, where=times > 0)
     return sums
-
-
-def separated(bootstrap: BootstrapRanks, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
-    """[a, b]: whether a is better than b and separated from it.
-
-    This requires that a's mean rank is lower and that the percentile interval of the difference in mean rank is below
-    0: in at most a fraction `BEYOND` of the resamples a is not below b. Each pair is considered separately, without
-    correction for multiple comparisons: among ten truly equal methods on five data sets, some pair nearly always
-    satisfies it. Therefore mean ranks must also differ by at least `least` (`ranks.critical_difference`). Methods that
-    are not ranked are not separated from any other.
-    """
-    X = np.ascontiguousarray(bootstrap.resampled.T)
-    allowed = BEYOND * X.shape[1] + 1e-9
-    not_below = np.array([(~(row < X)).sum(1) for row in X])
-    lead = bootstrap.mean_rank - bootstrap.mean_rank[:, None]
-    return (lead > 0) & (lead >= least) & (not_below <= allowed)
-
-
-def tie_groups(bootstrap: BootstrapRanks, least: float = 0.0) -> list[int | None]:
-    """Groups of methods, where 1 is the leading group; None for a method that is not ranked.
-
-    A method is in group 1 if no better method is separated from it. Otherwise it is in the group after the last group
-    that contains a better method separated from it. So no two methods of a group are separated, and each method outside
-    the leading group is separated from some method of the preceding group. Methods of different groups need not be
-    separated.
-    """
-    better = separated(bootstrap, least)
-    groups = np.zeros(len(better), dtype=int)
-    for m in np.argsort(bootstrap.mean_rank):
-        groups[m] = 1 + groups[better[:, m]].max(initial=0)
-    return [None if np.isnan(rank) else int(group) for group, rank in zip(groups, bootstrap.mean_rank, strict=True)]

@@ -14,16 +14,13 @@ Lower scores are better; +Infinity is the worst, and NaN is missing.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata, studentized_range
+from scipy.stats import rankdata
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.resampled_t import one_row, paired_differences
+from fsvi_bench.statistics.resampled_t import one_row
 
 
 def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
@@ -60,28 +57,6 @@ def tied_ranks(scores: Float[np.ndarray, " M"], ties: Float[np.ndarray, " M"]) -
     return ranks
 
 
-def critical_difference(methods: int, datasets: int) -> float:
-    """The smallest difference of mean ranks at which Nemenyi's test separates two methods (Demšar 2006, §3.2.2).
-
-    It is q √(k(k+1)/(6N)) with q the quantile of the studentized range divided by √2. With probability 95%, no pair of
-    k truly equal methods differs that much on N data sets.
-    """
-    if methods < 2:
-        return 0.0
-    q = float(studentized_range.ppf(0.95, methods, np.inf))
-    return q * math.sqrt(methods * (methods + 1) / (12 * datasets))
-
-
-class Comparison(NamedTuple):
-    """A method compared with the reference; p-values are None if either has a missing score."""
-
-    better: int  #: number of data sets on which its score is lower than the reference's
-    worse: int
-    tied: int
-    p_value: float | None
-    adjusted: float | None  #: Holm-adjusted, over all methods compared
-
-
 def signed_rank_test(differences: ArrayLike) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test. Infinite differences tie for the largest rank; p is 1 if all
     differences are 0.
@@ -98,33 +73,6 @@ def signed_rank_test(differences: ArrayLike) -> float:
     for rank in doubled[d != 0]:
         distribution = 0.5 * (distribution + np.roll(distribution, rank))  # entries rolled over the end are 0
     return min(1.0, 2 * float(distribution[: least + 1].sum()))
-
-
-def wilcoxon_over_datasets(scores: ArrayLike, reference: int) -> list[Comparison]:
-    """Compares every method with a reference over data sets, Holm-corrected; the reference itself has no p-values.
-
-    Args:
-        scores: [methods, data sets], lower is better; Infinity is worse than any number and ties with itself; NaN is
-            missing: such a method is counted on the data sets that it has, and not tested.
-        reference: row of the reference method. If it was chosen as the best by these scores, p-values are too small;
-            report this with them.
-
-    Raises:
-        InputError: `scores` is not such a table, or it has no such row.
-    """
-    table = score_table(scores)
-    if not 0 <= reference < len(table):
-        raise InputError(f"reference is {reference}, expected the row of a method, 0 to {len(table) - 1}")
-    differences = paired_differences(table, table[reference])
-    complete = ~np.isnan(differences).any(1)
-    complete[reference] = False
-    p_values = [signed_rank_test(row) for row in differences[complete]]
-    pairs = zip(p_values, holm(p_values).tolist(), strict=True) if p_values else ()
-    tested = dict(zip(np.flatnonzero(complete).tolist(), pairs, strict=True))
-    return [
-        Comparison(int((row < 0).sum()), int((row > 0).sum()), int((row == 0).sum()), *tested.get(m, (None, None)))
-        for m, row in enumerate(differences)
-    ]
 
 
 def holm(p_values: ArrayLike) -> Float[np.ndarray, " m"]:

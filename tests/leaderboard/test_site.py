@@ -27,7 +27,6 @@ from fsvi_bench.leaderboard.site.output import MANIFEST, write_site
 from fsvi_bench.leaderboard.site.render import WORDS, visible
 from fsvi_bench.leaderboard.site.serve import make_server
 from fsvi_bench.presenting.plots import digits
-from fsvi_bench.statistics.ranks import critical_difference
 from tests.leaderboard.boards import KEY, edition, make_board, read_result
 from tests.leaderboard.sites import DATASETS, Page, save_board
 
@@ -163,7 +162,7 @@ def test_the_first_page_says_what_is_converged_and_shows_floors_beside_scores(pa
     assert "ada · particles · convergence not known" in words
     assert "2.40 2.20 to 2.60 floor 0.500" in words
     assert "0.0720 0.0660 to 0.0780 exact draws 0.0100" in words
-    assert "The MAP, a point mass reference, not ranked – – 0.250" in words
+    assert "The MAP, a point mass reference, not ranked – 0.250" in words
 
 
 def test_built_in_methods_that_do_not_train_say_so_and_the_steps_of_files_are_not_believed(site):
@@ -223,7 +222,7 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     assert "entries/NAME --edition v2 --secret FILE" in words
 
 
-def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_in_the_first_group(site, pages):
+def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_outranked_by_none(site, pages):
     """The board's own results do not say when."""
     assert "fsvi-bench 0.3.0" not in pages["index.html"].words
 
@@ -239,23 +238,26 @@ def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_i
     standings = [made(each, place) for place, each in enumerate(site.board.standings)]
     table = site.tables["joint"]
     changed = Site(replace(site.board, standings=standings))
-    changed.tables["joint"] = replace(table, lines=[replace(line, group=1 + (line.place > 2)) for line in table.lines])
+    changed.tables["joint"] = replace(
+        table, lines=[replace(line, outranked_by=3 * (line.place > 2)) for line in table.lines]
+    )
     words = Page(dict(site_files(changed))["index.html"]).words
     last = max(place for place, each in enumerate(standings) if each.result) + 1
     assert (
         f"from 2026-11-01 to 2026-11-0{last}, with fsvi-bench 0.3.0, on processor 0, processor 1, processor 7;" in words
     )
     few = sum(line.place <= 2 for line in table.lines)
-    assert f"{few} of the {len(table.lines)} entries are in tie group 1: no entry is significantly better" in words
+    assert f"{few} of the {len(table.lines)} entries (with a bar on the left) are outranked by none" in words
 
 
-def test_the_first_page_states_the_critical_difference_if_there_can_be_groups(site, pages):
-    table = site.tables["joint"]
-    stated = f"corrected for all pairs: {digits(critical_difference(len(table.lines), 3))} ranks in the first table."
-    assert stated in pages["index.html"].words
+def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
+    """The board has three ranked data sets. A single one is too few even for intervals."""
+    none, unequal = "there are no intervals", "no entry can be significantly better"
+    words = pages["index.html"].words
+    assert (none in words, unequal in words, "sign-flip" in words) == (False, True, False)
     few = replace(site.board, edition=edition(["boston", "wine", "yacht"]))
     words = Page(dict(site_files(Site(few)))["index.html"]).words
-    assert ("Nemenyi" in words, "there are no intervals or tie groups" in words) == (False, True)
+    assert (none in words, unequal in words) == (True, True)
 
 
 def hostile(site):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import typer
 from scipy.stats import t as student_t
-from scipy.stats import wilcoxon
 
 from fsvi_bench.cli.app import app
 from fsvi_bench.methods.registry import load_method
@@ -23,6 +22,7 @@ from fsvi_bench.presenting.report.sections import (
 )
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
+from fsvi_bench.statistics.all_pairs import pairwise_p_values
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
 from fsvi_bench.tasks.official import read_official
 from tests.presenting.studies import cells, record, study_of
@@ -203,20 +203,29 @@ def tables_of(tables, methods):
 
 def test_the_others_are_compared_with_the_best_mean_rank():
     rand_a, fixed_a = [1.0, 1.0, 1.0, 1.0, 1.0, 4.0], [1.3, 1.5, 1.4, 1.2, 1.7, 3.9]
-    scores = {"rand-a": rand_a, "fixed-a": fixed_a, "ssge": [2.0, 1.0, 3.0, 4.0, 5.0, 3.5]}
+    scores = {"rand-a": rand_a, "fixed-a": fixed_a, "ssge": [2.0, 1.5, 3.0, 4.0, 5.0, 4.5]}
     standings = standings_of(scored(scores))
     assert [s.entry.method for s in standings] == ["rand-a", "fixed-a", "ssge"]
-    # fixed-a's only gain is the smallest difference: 2 · 2/2⁶. Of the coin flips of ssge's ranks 2 (the gain, 0.5)
-    # to 6, those with a sum of at most 2 are "none" and "the 2": 2 · 2/2⁵. Holm: twice the smaller, then the larger.
-    assert [s.against_first for s in standings] == [None, (1, 5, 0, 4 / 64, 8 / 64), (1, 4, 1, 4 / 32, 4 / 32)]
-    assert wilcoxon(np.subtract(fixed_a, rand_a), method="exact").pvalue == pytest.approx(4 / 64, rel=1e-14)
+    ranks = np.array([[1, 1, 1, 1, 1, 2], [2, 2.5, 2, 2, 2, 1], [3, 2.5, 3, 3, 3, 3]])
+    p = pairwise_p_values(ranks)[0]
+    assert [s.against_first for s in standings] == [None, (1, 5, 0, p[1]), (0, 6, 0, p[2])]
+    # With the last sign flipped, fixed-a's t is larger than ssge's.
+    assert p[2] == 4 / 2**6 < p[1]
+    assert [s.outranked_by for s in standings] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("datasets", "outranked"), [(5, [None, None]), (6, [0, 1])])
+def test_six_data_sets_are_the_fewest_that_tell_two_methods_apart(datasets, outranked):
+    standings = standings_of(scored({"rand-a": [1.0] * datasets, "fixed-a": [2.0] * datasets}))
+    assert [s.outranked_by for s in standings] == outranked
+    assert standings[1].against_first == (0, datasets, 0, 2 / 2**datasets)
 
 
 def test_what_is_not_ranked_is_counted_and_not_tested():
     scores = {"rand-a": [1.0, 1.0, 1.0], "fixed-a": [2.0, 2.0, math.inf], "ssge": [0.5, 3.0, None]}
     unranked = standings_of(scored(scores))[-1]
     assert (unranked.entry.method, unranked.interval) == ("ssge", None)
-    assert unranked.against_first == (1, 1, 0, None, None)
+    assert unranked.against_first == (1, 1, 0, None)
 
 
 def test_fewer_seeds_than_another_method_has_are_not_missing_cells():

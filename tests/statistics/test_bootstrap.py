@@ -1,4 +1,4 @@
-"""The hierarchical bootstrap: against loops with the same draws, its moments, its coverage; groups of ties."""
+"""The hierarchical bootstrap: against loops with the same draws, its moments, its coverage."""
 
 import math
 
@@ -12,8 +12,6 @@ from fsvi_bench.statistics.bootstrap import (
     bootstrap_ranks,
     bootstrap_run_ranks,
     draw_counts,
-    separated,
-    tie_groups,
 )
 from fsvi_bench.statistics.ranks import dataset_ranks
 from tests.maths.draws import PROPERTY
@@ -80,7 +78,6 @@ def test_order_of_methods_and_data_sets_does_not_matter(seed, order):
     again = bootstrap_ranks(turned, np.random.default_rng(seed), 40)
     np.testing.assert_array_equal(again.mean_rank, result.mean_rank[list(order)])
     np.testing.assert_array_equal(again.resampled, result.resampled[:, list(order)])
-    assert tie_groups(again) == [tie_groups(result)[m] for m in order]
 
 
 def test_equal_methods_tie_in_every_resample():
@@ -97,10 +94,9 @@ def test_incomplete_methods_are_not_ranked_and_move_nobody():
     result = bootstrap_ranks(scores, np.random.default_rng(0), 30)
     expected = bootstrap_ranks(without, np.random.default_rng(0), 30)
     assert result.intervals()[2] is None
-    assert tie_groups(result)[2] is None
     np.testing.assert_array_equal(np.delete(result.resampled, 2, 1), expected.resampled)
     none = bootstrap_ranks({"a": np.full((2, 1, 1), math.nan)}, np.random.default_rng(0), 3)
-    assert none.intervals() == tie_groups(none) == [None, None]
+    assert none.intervals() == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -116,29 +112,6 @@ def test_incomplete_methods_are_not_ranked_and_move_nobody():
 def test_what_is_refused(scores, R, said):
     with pytest.raises(InputError, match=said):
         bootstrap_ranks(scores, np.random.default_rng(0), R)
-
-
-def test_separation_is_the_percentile_interval_of_the_difference():
-    result = bootstrap_ranks(random_scores(5, M=6), np.random.default_rng(0), 999)
-    better = separated(result)
-    for a in range(6):
-        for b in range(6):
-            difference = result.resampled[:, a] - result.resampled[:, b]
-            # Of 999, places 25 to 975 from below: 24 lie beyond either end.
-            high = np.quantile(difference, 0.975, method="higher")
-            assert better[a, b] == (high < 0), (a, b)
-    assert 0 < better.sum() < 15
-
-
-@PROPERTY
-@given(st.integers(0, 10**6))
-def test_what_groups_promise(seed):
-    result = bootstrap_ranks(random_scores(seed, M=8), np.random.default_rng(seed), 60)
-    groups, better = np.array(tie_groups(result)), separated(result)
-    assert groups[result.mean_rank.argmin()] == 1
-    for m, group in enumerate(groups):
-        assert not better[groups == group, m].any()
-        assert group == 1 or better[groups == group - 1, m].any()
 
 
 @pytest.mark.slow

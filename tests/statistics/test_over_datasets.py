@@ -11,11 +11,9 @@ from scipy.stats import rankdata, wilcoxon
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.ranks import (
-    critical_difference,
     dataset_ranks,
     holm,
     signed_rank_test,
-    wilcoxon_over_datasets,
 )
 from tests.maths.draws import PROPERTY
 from tests.statistics.demsar import AS_RANKED, AUC, MEAN_RANKS
@@ -95,31 +93,10 @@ def test_without_ties_it_is_scipys_exact_test(seed, n):
 
 
 def test_infinities_are_the_largest_and_tie():
-    scores = [[1, 1, 1, 1, 1, 1], [INF, 2, 3, 4, 5, 6], [INF, 0, 0, 0.5, 0, 0], [0, 0, 0, 0, 0, NAN]]
-    against_first = wilcoxon_over_datasets(scores, 0)
-    assert against_first[0] == (0, 0, 6, None, None)
-    assert against_first[1] == (0, 6, 0, 2 / 64, 4 / 64)
-    # Ranks 1, 3.5 four times, and 6 for the infinite one: 1 + 4 + 1 + 4 + 1 of 64 sign patterns have a sum up to 6.
-    assert against_first[2] == (5, 1, 0, 22 / 64, 22 / 64)
-    assert against_first[3] == (5, 0, 0, None, None)
-    assert wilcoxon_over_datasets([[INF, INF], [INF, INF]], 0)[1] == (0, 0, 2, 1.0, 1.0)
-    assert wilcoxon_over_datasets([[NAN, 1.0], [2.0, 3.0]], 0)[1] == (0, 1, 0, None, None)
-
-
-def test_comparisons_are_holm_corrected():
-    rng = np.random.default_rng(0)
-    scores = rng.standard_normal((6, 12)) + np.linspace(0, 2, 6)[:, None]
-    comparisons = wilcoxon_over_datasets(scores, 2)
-    others = [c for i, c in enumerate(comparisons) if i != 2]
-    np.testing.assert_allclose([c.adjusted for c in others], holm([c.p_value for c in others]), rtol=1e-14)
-    for i, c in enumerate(comparisons):
-        if i != 2:
-            assert c.p_value == pytest.approx(wilcoxon(scores[i], scores[2]).pvalue, rel=1e-9)
-
-
-def test_a_reference_that_is_none():
-    with pytest.raises(InputError, match="reference is 2, expected the row of a method, 0 to 1"):
-        wilcoxon_over_datasets([[1.0], [2.0]], 2)
+    """Ranks 1, 3.5 four times, and 6 for the infinite one: 1 + 4 + 1 + 4 + 1 of 64 sign patterns have a sum up to 6."""
+    assert signed_rank_test([INF, -1, -1, -0.5, -1, -1]) == 22 / 64
+    assert signed_rank_test([INF, INF, 1, 2, 3, INF]) == 2 / 64
+    assert signed_rank_test([0, 0]) == 1.0
 
 
 # --- Holm -------------------------------------------------------------------------------------------------------------
@@ -145,13 +122,3 @@ def test_holm_is_the_step_down_procedure(p_values, alpha):
 def test_no_probability(p):
     with pytest.raises(InputError, match="p_values"):
         holm([0.5, p])
-
-
-def test_critical_differences_are_those_of_demsar():
-    """His table 5a, of q at 0.05 for 2 to 10 methods, printed to three digits."""
-    printed = [1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164]
-    for k, q in enumerate(printed, 2):
-        # CD = q √(k(k+1)/(6N)); with N = k(k+1)/6 it is q itself.
-        assert critical_difference(k, 1) / np.sqrt(k * (k + 1) / 6) == pytest.approx(q, abs=1.1e-3)
-    assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)
-    assert critical_difference(1, 5) == 0.0

@@ -46,7 +46,6 @@ from fsvi_bench.networks.official import official_networks
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
 from fsvi_bench.running.options import setting_words
-from fsvi_bench.statistics.ranks import critical_difference
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
@@ -89,13 +88,6 @@ class Site:
     def tasks(self) -> dict[Place, TaskFacts | NetworkFacts]:
         """The tasks of the edition, which are the same for all entries; empty if there is no result."""
         return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
-
-    @property
-    def critical_difference(self) -> float | None:
-        """Nemenyi's critical difference of the first table; None if it has no tie groups."""
-        table = next(iter(self.tables.values()))
-        grouped = any(line.group for line in table.lines)
-        return critical_difference(len(table.lines), len(table.ranked)) if grouped else None
 
     @cached_property
     def to_compare(self) -> tuple[list[str], list[str]]:
@@ -149,8 +141,7 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     yield from asset_files().items()
     redrawn = sum(getattr(task, "redrawn", 0) for place, task in site.tasks.items() if place.kind == "ranked")
     per_dataset = network_tasks.TASKS if site.board.edition.is_networks else TASKS
-    facts = {"redrawn": redrawn, "per_dataset": per_dataset, "critical": site.critical_difference}
-    yield "index.html", site.page("index.html.j2", root="", **facts)
+    yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=per_dataset)
     yield "compare.html", site.page("compare.html.j2", root="")
     yield "leaderboard.json", _leaderboard_json(site)
     for dataset in site.board.edition.datasets:
@@ -175,7 +166,8 @@ def dataset_page(site: Site, dataset: str) -> bytes:
         ranks = np.array([line.ranks.get(dataset, math.inf) for line in lines])  # the MAP's is after all others'
         places = 1 + (ranks < ranks[:, None]).sum(1)
         lines = [
-            replace(line, place=line.place and int(own), group=None) for line, own in zip(lines, places, strict=True)
+            replace(line, place=line.place and int(own), outranked_by=None)
+            for line, own in zip(lines, places, strict=True)
         ]
         medians = ([line.by_dataset[dataset][score].median for line in lines] for score in table.scores)
         axes = [positions(each) for each in medians]

@@ -17,8 +17,9 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
 from fsvi_bench.presenting.summary import ROUNDING, format_mean
 from fsvi_bench.presenting.tables import in_words
-from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.ranks import Comparison, critical_difference, holm, wilcoxon_over_datasets
+from fsvi_bench.statistics.all_pairs import outranked_by, pairwise_p_values
+from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks
+from fsvi_bench.statistics.ranks import dataset_ranks, holm
 from fsvi_bench.statistics.resampled_t import (
     corrected_interval,
     corrected_paired_test,
@@ -103,15 +104,22 @@ def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
     return max(corrected_paired_test(a, b, ratio), least_p_value(paired_differences(a, b)))
 
 
+class AgainstFirst(NamedTuple):
+    """An entry compared with the first of its ranking."""
+
+    better: int  #: number of data sets on which its score is lower
+    worse: int
+    tied: int
+    p_value: float | None  #: adjusted for all pairs of the ranking; None for an entry that is not ranked
+
+
 class Standing(NamedTuple):
-    """The mean rank of an entry over data sets; without interval, group and p-value if a cell is missing."""
+    """The mean rank of an entry over data sets; without interval and p-value if a cell is missing."""
 
     entry: Entry
     interval: RankInterval | None
-    group: int | None
-    against_first: (
-        Comparison | None
-    )  #: comparison with the first entry over data sets; None for the first itself, and without ranks
+    outranked_by: int | None  #: number of entries that are significantly better; None from too few data sets
+    against_first: AgainstFirst | None  #: None for the first itself, and if no entry is ranked
 
 
 class Ranking(NamedTuple):
@@ -137,14 +145,22 @@ def rankings(study: Study) -> list[Ranking]:
 
 def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _ _"]]) -> list[Standing]:
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
-    ranked = int(np.isfinite(ranks.mean_rank).sum())
-    against_first: list[Comparison | None] = [None] * len(entries)
-    if ranked:
+    means = np.stack([table.mean((1, 2)) for table in tables.values()], 1)
+    of_datasets = dataset_ranks(means)
+    p_values = pairwise_p_values(of_datasets)
+    against_first: list[AgainstFirst | None] = [None] * len(entries)
+    if np.isfinite(ranks.mean_rank).any():
         first = int(np.nanargmin(ranks.mean_rank))  # the first of tied ones
-        against_first = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
+        differences = paired_differences(means, means[first])
+        against_first = [
+            AgainstFirst(
+                int((row < 0).sum()), int((row > 0).sum()), int((row == 0).sum()), None if np.isnan(p) else float(p)
+            )
+            for row, p in zip(differences, p_values[first], strict=True)
+        ]
         against_first[first] = None
-    groups = tie_groups(ranks, least=critical_difference(ranked, len(tables)))
-    standings = list(map(Standing, entries, ranks.intervals(), groups, against_first))
+    columns = (entries, ranks.intervals(), outranked_by(of_datasets, p_values), against_first)
+    standings = [Standing(*each) for each in zip(*columns, strict=True)]
     return [standings[place] for place in np.argsort(ranks.mean_rank, kind="stable")]  # NaN last
 
 
