@@ -49,7 +49,8 @@ def _table(
     context: Context, name: str, rows: Collection[Any], label: str, scores: Sequence[str] = (), **attributes: str
 ) -> Markup:
     """Renders a table of `words.yaml`, with a line per `row` of `rows`. Columns are expressions; `*` stands for all
-    data sets, and `+` for all of `scores`. Columns without any value are left out."""
+    data sets, and `+` for all of `scores`. Columns without any value are left out. What is `drawn` stands above a
+    column."""
     spec, shared = WORDS["tables"][name], context.get_all() | {"scores": scores}
     edition = shared["edition"]
     several = {"*": {f"{each}{' (dev)' * edition.is_for_tuning(each)}": each for each in edition.datasets},
@@ -60,6 +61,7 @@ def _table(
     kept = [not cells or any(_known(row[place]) for row in cells) for place in range(len(columns))]
     found = Table(columns=[*compress(columns, kept)], rows=[[*compress(row, kept)] for row in cells])
     groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, several)}
+    groups |= {each: Markup(_expression(of)(shared)[0]) for each, of in spec.get("drawn", {}).items()}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
     return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
 

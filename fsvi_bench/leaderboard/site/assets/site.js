@@ -23,7 +23,7 @@
       row.hidden = other || !words.every((word) => text.includes(word));
     }
     const passed = new Set(rows.filter((row) => !row.hidden).map((row) => row.querySelector("a").href));
-    for (const row of document.querySelectorAll(".places details tbody tr")) {
+    for (const row of document.querySelectorAll(".places details tbody.rivals tr")) {
       row.hidden = !passed.has(row.querySelector("a").href);
     }
     const all = !words.length && !family.value;
