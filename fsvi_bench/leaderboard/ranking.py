@@ -37,7 +37,7 @@ from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 
-TIE = 0.01  #: nats above a tie group's smallest score
+TIE = 0.01  #: nats above the smallest score of those that tie
 RESAMPLES = 1000
 FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples are equal
 OUTLYING = 1.0  #: log10: ten times
@@ -128,7 +128,7 @@ class Line:
     place: int  #: 1 is the best; equal mean ranks share one
     mean_rank: float
     interval: tuple[float, float] | None  #: 95%, of the mean rank over other data sets and tasks
-    outranked_by: int | None  #: number of entries that are significantly better; None from too few data sets
+    outranked_by: int | None  #: number of entries that are significantly better; None if not tested
     ranks: Mapping[Any, float]  #: by data set
     by_dataset: Mapping[Any, Spreads]
     spreads: Spreads  #: over the runs of the ranked data sets
@@ -185,7 +185,7 @@ def _lines(
     of_scores = [run_ranks(runs, score) for score in scores]
     ranks = sum(of_scores[1:], of_scores[0]) / len(scores)
     by_dataset, suspicion = ranks.groupby("dataset").mean(), outliers(runs, scores)
-    mean_ranks, intervals = _compared(ranks, ranked, stream)
+    mean_ranks, intervals = _mean_ranks(ranks, ranked, stream)
     of_ranked = by_dataset.loc[[*ranked]].to_numpy().T
     outranked = outranked_by(of_ranked, pairwise_p_values(of_ranked))
     of_datasets, over_datasets = _spreads(runs, scores, ranked)
@@ -208,7 +208,7 @@ def _lines(
     return sorted(lines, key=attrgetter("mean_rank", "name"))
 
 
-def _compared(
+def _mean_ranks(
     ranks: pd.DataFrame, ranked: Sequence[str], stream: np.random.Generator
 ) -> tuple[Float[np.ndarray, " M"], list[tuple[float, float] | None]]:
     """Mean ranks over data sets, and their intervals, None from too few data sets."""

@@ -340,3 +340,16 @@ def test_ratios_count_from_the_margin_of_ties():
     found = paired([(scores, margins)], "a", ["b", "c", "d"], ["yacht"])
     assert found[:, 0, 0] == pytest.approx([math.log10(0.004 / 0.008), 0.0, -BOUND])
     assert found[:, 0, 1:] == pytest.approx(found[:, 0, :1].repeat(2, 1))  # all tasks alike
+
+
+def test_who_outranks_whom_depends_on_the_ranked_data_sets_alone(tmp_path):
+    """b is worse on all six, and better on the two for tuning."""
+    ranked = ["energy", "kin8nm", "naval", "power", "wine", "yacht"]
+    b = lambda place, seed: 2.0 if place.dataset in ranked else 0.5  # noqa: E731
+
+    def outranked(of):
+        board = read_board(make_board(tmp_path / of.sha256, {"a": lambda place, seed: 1.0, "b": b}, of))
+        return [(line.name, line.outranked_by) for line in rank(board, "posterior").lines]
+
+    assert outranked(edition(["boston", "concrete", *ranked])) == [("a", 0), ("b", 1)]
+    assert outranked(edition(["boston", "concrete", *ranked[1:]])) == [("a", None), ("b", None)]

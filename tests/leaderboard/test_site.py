@@ -28,7 +28,7 @@ from fsvi_bench.leaderboard.site.render import WORDS, visible
 from fsvi_bench.leaderboard.site.serve import make_server
 from fsvi_bench.presenting.plots import digits
 from tests.leaderboard.boards import KEY, edition, make_board, read_result
-from tests.leaderboard.sites import DATASETS, Page, save_board
+from tests.leaderboard.sites import DATASETS, Page, kls, save_board
 
 HOSTILE = "<b onclick=alert(1)>'\"&{{ 7 * 7 }}</b></script><script>alert(2)</script>\u202e\x1b[31m"
 
@@ -222,7 +222,7 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     assert "entries/NAME --edition v2 --secret FILE" in words
 
 
-def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_outranked_by_none(site, pages):
+def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_outranked_by_no_other(site, pages):
     """The board's own results do not say when."""
     assert "fsvi-bench 0.3.0" not in pages["index.html"].words
 
@@ -247,7 +247,10 @@ def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_o
         f"from 2026-11-01 to 2026-11-0{last}, with fsvi-bench 0.3.0, on processor 0, processor 1, processor 7;" in words
     )
     few = sum(line.place <= 2 for line in table.lines)
-    assert f"{few} of the {len(table.lines)} entries (with a bar on the left) are outranked by none" in words
+    assert (
+        f"{few} of the {len(table.lines)} entries (with a bar on the left) are outranked by no other: none is significantly better"
+        in words
+    )
 
 
 def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
@@ -258,6 +261,23 @@ def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
     few = replace(site.board, edition=edition(["boston", "wine", "yacht"]))
     words = Page(dict(site_files(Site(few)))["index.html"]).words
     assert (none in words, unequal in words) == (True, True)
+
+
+def test_with_six_ranked_data_sets_entries_are_tested_and_the_strip_shows_their_ranks(tmp_path):
+    """a is best but on yacht, where it ties; b is best in none. The MAP has no ranks."""
+    names = ["boston", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
+    yacht = lambda place, seed: 1.0 if place.dataset == "yacht" else 2.0  # noqa: E731
+    root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": yacht, "c": kls(9.0)}, edition(names))
+    page = dict(site_files(Site(read_board(root))))["index.html"].decode()
+    assert "sign-flip test for all pairs" in page
+    joint = page[page.index('id="table-joint"') : page.index("Medians by data set", page.index('id="table-joint"'))]
+    strips = re.findall(r'class="strip" role="img" aria-label="([^"]*)".*?</svg>', joint)
+    ranked = names[1:]
+    ahead = ", ".join(f"{name} {'1.50' if name == 'yacht' else '1.00'}" for name in ranked)
+    assert strips == [ahead, ahead.replace(" 1.00", " 2.00"), ", ".join(f"{name} 3.00" for name in ranked)]
+    assert [f'fill-opacity="{value}"' in joint for value in ("1.00", "0.75", "0.50", "0.00")] == [True] * 4
+    assert re.findall(r'rotate\(-90\)">(\w+)<', joint) == ranked
+    assert "<title>yacht: rank 1.50</title>" in joint
 
 
 def hostile(site):

@@ -209,7 +209,7 @@ def test_the_others_are_compared_with_the_best_mean_rank():
     ranks = np.array([[1, 1, 1, 1, 1, 2], [2, 2.5, 2, 2, 2, 1], [3, 2.5, 3, 3, 3, 3]])
     p = pairwise_p_values(ranks)[0]
     assert [s.against_first for s in standings] == [None, (1, 5, 0, p[1]), (0, 6, 0, p[2])]
-    # With the last sign flipped, fixed-a's t is larger than ssge's.
+    # With the last sign flipped, fixed-a's t against rand-a is larger than ssge's.
     assert p[2] == 4 / 2**6 < p[1]
     assert [s.outranked_by for s in standings] == [0, 0, 0]
 

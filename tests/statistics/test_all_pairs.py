@@ -111,15 +111,19 @@ def test_consistency_counts_and_not_distance():
     assert outranked_by(1 + behind) == [0, 1, 0]
 
 
-@pytest.mark.parametrize("kind", ["equal", "disasters", "better ones beside them"])
+def test_the_observed_signs_are_among_random_ones():
+    """On 40 data sets no random flip of the rest reaches the t of a method that is always better."""
+    assert pairwise_p_values(np.stack([np.ones(40), np.full(40, 2.0)]))[0, 1] == 1 / all_pairs.FLIPS
+
+
+@pytest.mark.parametrize("kind", ["equal", "worse ones beside them", "skewed, and worse ones beside them"])
 def test_family_wise_error_rate(kind):
-    """Of 400 boards of six methods on eight data sets, three standard errors above 5%. Nemenyi's test has it only if all
-    methods are equal; "disasters" are skewed."""
-    errors = 0
+    """Of 400 boards of six methods on eight data sets, at most three standard errors above 5%. Three methods are equal,
+    or all: then their ranks have the same distribution whatever that of the noise is."""
+    errors, equal = 0, 6 if kind == "equal" else 3
     for seed in range(400):
         rng = np.random.default_rng([7, seed])
-        noise = rng.exponential(size=(6, 8)) ** 2 if kind == "disasters" else rng.standard_normal((6, 8))
-        equal = 3 if kind.startswith("better") else 6
+        noise = rng.exponential(size=(6, 8)) ** 2 if kind.startswith("skewed") else rng.standard_normal((6, 8))
         ranks = rankdata(noise + 2.0 * np.maximum(0, np.arange(6) - equal + 1)[:, None], axis=0)
         errors += bool((pairwise_p_values(ranks)[:equal, :equal] <= all_pairs.LEVEL).any())
     assert errors / 400 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)

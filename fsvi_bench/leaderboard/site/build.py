@@ -293,7 +293,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
 def _leaderboard_json(site: Site) -> bytes:
     """All data of the pages as JSON, with infinity and NaN as strings."""
     document = {
-        "format": "fsvi-leaderboard/3",
+        "format": "fsvi-leaderboard/4",
         "edition": site.board.edition,
         "tables": site.tables,
         "entries": [

@@ -118,7 +118,7 @@ class Standing(NamedTuple):
 
     entry: Entry
     interval: RankInterval | None
-    outranked_by: int | None  #: number of entries that are significantly better; None from too few data sets
+    outranked_by: int | None  #: number of entries that are significantly better; None if not tested
     against_first: AgainstFirst | None  #: None for the first itself, and if no entry is ranked
 
 
