@@ -404,7 +404,7 @@ class LeaderboardInit(Options):
     Args:
         secret: File to write the edition's secret to; keep it out of git.
         edition: Name of the edition.
-        datasets: Data set; may be repeated. Default: the nine UCI data sets.
+        datasets: Data set; may be repeated. Default: all with official tasks.
         networks: Network, such as yacht-collapsed-10, in place of data sets; may be repeated.
         seeds: Number of seeds per entry and ranked task.
         allow_without_isolation: Also rank results of `verify --without-isolation`.

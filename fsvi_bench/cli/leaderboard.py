@@ -21,8 +21,6 @@ from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.official import official_splits
 
-DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
-
 
 def leaderboard_init(options: commands.LeaderboardInit) -> None:
     networks, root, secret = list(options.networks), options.root, options.secret
@@ -30,11 +28,11 @@ def leaderboard_init(options: commands.LeaderboardInit) -> None:
         raise InputError("an edition has either data sets or networks, got both; give --dataset or --network")
     for name in networks:
         model_of(name)
-    names = networks or list(options.datasets or DATASETS)
-    for name in names if not networks else ():
-        if not official_splits(name):
-            known = ", ".join(each for each in card_names() if official_splits(each))
-            raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {known}")
+    known = [each for each in card_names() if official_splits(each)]
+    for name in options.datasets:
+        if name not in known:
+            raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {', '.join(known)}")
+    names = networks or list(options.datasets or known)
     more = options.model_dump(include={"seeds", "allow_without_isolation"})
     made = make_board(root, options.edition, names, secret, PROTOCOLS[bool(networks)], **more)
     print(root / "editions" / made.name)

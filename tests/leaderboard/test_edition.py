@@ -119,6 +119,16 @@ def test_a_data_set_without_official_tasks_is_refused():
         runs(edition(["nowhere"]))
 
 
+def test_init_takes_all_data_sets_with_official_tasks(tmp_path, cli):
+    init = ("leaderboard", "init", "--root", tmp_path / "board", "--secret", tmp_path / "secret")
+    status, _, err = cli(*init, "--dataset", "boston", "--dataset", "toy")
+    assert status == 2
+    assert "--dataset 'toy' has no official tasks; choose from airfoil, boston, concrete," in err
+    assert cli(*init)[0] == 0
+    files = (Path(__file__).parents[2] / "datasets").glob("*/tasks/*.safetensors")
+    assert sorted(read_edition(tmp_path / "board").datasets) == sorted(path.parents[1].name for path in files)
+
+
 def test_every_purpose_has_a_stream_of_its_own():
     seeds = {SECRET.seed(*purpose) for purpose in [("a",), ("b",), ("a", "b"), ("a", 1), ("a", 2)]}
     assert len(seeds | {Secret(b"\1" * 32).seed("a")}) == 6
