@@ -128,7 +128,7 @@ class Line:
     place: int  #: 1 is the best; equal mean ranks share one
     mean_rank: float
     interval: tuple[float, float] | None  #: 95%, of the mean rank over other data sets and tasks
-    outranked_by: int | None  #: number of entries that are significantly better; None if not tested
+    outranked_by: list[str] | None  #: the entries that are significantly better; None if not tested
     ranks: Mapping[Any, float]  #: by data set
     by_dataset: Mapping[Any, Spreads]
     spreads: Spreads  #: over the runs of the ranked data sets
@@ -196,7 +196,7 @@ def _lines(
             place=1 + int((mean_ranks < mean_rank - 1e-9).sum()),
             mean_rank=float(mean_rank),
             interval=interval,
-            outranked_by=better,
+            outranked_by=None if better is None else [str(ranks.columns[each]) for each in better],
             ranks=by_dataset[name].to_dict(),
             by_dataset=of_datasets[name],
             spreads=over_datasets[name],

@@ -58,15 +58,16 @@ def pairwise_p_values(ranks: Float[np.ndarray, "M D"]) -> Float[np.ndarray, "M M
     return p_values
 
 
-def outranked_by(ranks: Float[np.ndarray, "M D"], p_values: Float[np.ndarray, "M M"]) -> list[int | None]:
-    """For each method, the number of methods that are significantly better, by `pairwise_p_values`.
+def outranked_by(ranks: Float[np.ndarray, "M D"], p_values: Float[np.ndarray, "M M"]) -> list[list[int] | None]:
+    """For each method, those that are significantly better by `pairwise_p_values`, the best first.
 
     None for methods that are not ranked, and for all if there are fewer than `FEWEST_SIGNS`.
     """
     means = ranks.mean(1)
-    counts = ((p_values <= LEVEL) & (means[:, None] < means)).sum(0)
+    better = (p_values <= LEVEL) & (means[:, None] < means)
     enough = ranks.shape[1] >= FEWEST_SIGNS
-    return [int(n) if enough and not np.isnan(mean) else None for n, mean in zip(counts, means, strict=True)]
+    order = np.argsort(means, kind="stable")
+    return [order[better[order, m]].tolist() if enough and not np.isnan(mean) else None for m, mean in enumerate(means)]
 
 
 def _signs(datasets: int, block: int) -> Iterator[Float[np.ndarray, "n D"]]:

@@ -89,9 +89,10 @@ def test_who_outranks_whom():
     """Six data sets: the last is always last, so its p-values are 2/2⁶. The first two are equal."""
     ranks = np.array([[1.5] * 6, [1.5] * 6, [3.0] * 6])
     assert pairwise_p_values(ranks)[0].tolist() == [1.0, 1.0, 2 / 2**6]
-    assert outranked_by(ranks) == [0, 0, 2]
+    assert outranked_by(ranks) == [[], [], [0, 1]]
+    assert outranked_by(ranks[[2, 0]]) == [[1], []]
     assert outranked_by(ranks[:, :5]) == [None] * 3
-    assert outranked_by(np.ones((1, 7))) == [0]
+    assert outranked_by(np.ones((1, 7))) == [[]]
 
 
 def test_methods_that_are_not_ranked_change_nothing():
@@ -101,14 +102,16 @@ def test_methods_that_are_not_ranked_change_nothing():
     found = pairwise_p_values(with_another)
     assert np.isnan(found[1]).all()
     np.testing.assert_array_equal(np.delete(np.delete(found, 1, 0), 1, 1), pairwise_p_values(ranks))
-    assert outranked_by(with_another) == [outranked_by(ranks)[0], None, *outranked_by(ranks)[1:]]
+    places = np.array([0, 2, 3, 4])
+    first, *rest = [places[each].tolist() for each in outranked_by(ranks)]
+    assert outranked_by(with_another) == [first, None, *rest]
     assert outranked_by(np.full((2, 7), np.nan)) == [None, None]
 
 
 def test_consistency_counts_and_not_distance():
     """On eight data sets, b is always just behind a, and c is far behind in the mean because of two of them."""
     behind = np.array([[0] * 8, [1, 1, 2, 1, 1, 2, 1, 1], [0, 0, 9, -0.5, 0.5, 9, 0, -0.5]])
-    assert outranked_by(1 + behind) == [0, 1, 0]
+    assert outranked_by(1 + behind) == [[], [0], []]
 
 
 def test_the_observed_signs_are_among_random_ones():

@@ -118,7 +118,7 @@ class Standing(NamedTuple):
 
     entry: Entry
     interval: RankInterval | None
-    outranked_by: int | None  #: number of entries that are significantly better; None if not tested
+    outranked_by: list[Entry] | None  #: the entries that are significantly better; None if not tested
     against_first: AgainstFirst | None  #: None for the first itself, and if no entry is ranked
 
 
@@ -159,7 +159,10 @@ def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _
             for row, p in zip(differences, p_values[first], strict=True)
         ]
         against_first[first] = None
-    columns = (entries, ranks.intervals(), outranked_by(of_datasets, p_values), against_first)
+    better = [
+        None if those is None else [entries[each] for each in those] for those in outranked_by(of_datasets, p_values)
+    ]
+    columns = (entries, ranks.intervals(), better, against_first)
     standings = [Standing(*each) for each in zip(*columns, strict=True)]
     return [standings[place] for place in np.argsort(ranks.mean_rank, kind="stable")]  # NaN last
 
