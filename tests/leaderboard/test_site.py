@@ -262,7 +262,7 @@ def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
 
 
 def test_with_six_ranked_data_sets_entries_are_tested_and_the_strip_shows_their_ranks(tmp_path):
-    """a is best but on yacht, where it ties; b is best in none. The MAP has no ranks."""
+    """a is best everywhere but ties with b on yacht. The MAP has no ranks."""
     names = ["boston", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
     yacht = lambda place, seed: 1.0 if place.dataset == "yacht" else 2.0  # noqa: E731
     root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": yacht, "c": kls(9.0)}, edition(names))
