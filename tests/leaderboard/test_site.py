@@ -251,6 +251,11 @@ def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_o
     assert f"{few} of the {len(table.lines)} entries are outranked by no other: none is significantly better" in words
 
 
+def test_the_first_page_says_how_many_runs_have_a_posterior_only_where_some_have_none(pages):
+    """One of the 15 ranked runs of "far", which is in two tables."""
+    assert re.findall(r"\d+/\d+ runs", pages["index.html"].words) == ["14/15 runs"] * 2
+
+
 def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
     """The board has three ranked data sets. A single one is too few even for intervals."""
     none, unequal = "there are no intervals", "no entry can be significantly better"

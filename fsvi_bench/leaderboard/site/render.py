@@ -13,13 +13,14 @@ from jinja2 import Environment, Undefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from fsvi_bench.leaderboard.ranking import REFERENCES
+from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, REFERENCES
 from fsvi_bench.presenting.looks import ASSETS as SHARED
 from fsvi_bench.presenting.looks import colour_variable, look
 from fsvi_bench.presenting.plots import digits
 from fsvi_bench.presenting.report.page import environment
 from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
+from fsvi_bench.statistics.all_pairs import FEWEST_SIGNS
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (SHARED / "page.js", ASSETS / "site.js", ASSETS / "compare.js")
@@ -32,6 +33,7 @@ def templates() -> Environment:
     found = environment(ASSETS, SHARED)
     found.finalize = visible
     found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable, columns=REFERENCES)
+    found.globals.update(intervals_from=FEWEST_DATASETS, tests_from=FEWEST_SIGNS)
     found.filters.update(digits=digits, interval=interval)
     found.globals["cells"] = found.get_template("cells.html.j2").module
     return found
