@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 
 from rich.table import Table as Terminal
@@ -44,7 +46,8 @@ def methods_check(options: MethodsCheck) -> int:
     changes |= {name: value for name, value in given.items() if value is not None}
     gpu = choose_device(options.device) == "cuda"
     use_one_thread()
-    report = check_method(subjects(options.method, options.families, changes, gpu=gpu))
+    with redirect_stdout(sys.stderr):  # what the code of the method prints; stdout is for results
+        report = check_method(subjects(options.method, options.families, changes, gpu=gpu))
     return show_report("method", report, options.as_json)
 
 

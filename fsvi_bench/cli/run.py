@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
 from fsvi_bench.api.run import compute
 from fsvi_bench.cli.collector import no_garbage_collection
@@ -23,13 +24,14 @@ from fsvi_bench.tasks.raw import is_here
 
 
 def run(options: Run) -> int:
-    plan, out = make_plan(options), options.out
+    with redirect_stdout(sys.stderr):  # what the code of a method prints; stdout is for results
+        plan, out = make_plan(options), options.out
     for flag in plan.unused:
         stderr.print(f"{flag} has no effect: none of the chosen methods has this option", style="yellow")
     if options.dry_run:
         return _show_planned(plan, options)
     with WandbUploads(wandb_mode(options.wandb), out) as uploads:
-        with RichProgress() as progress:
+        with RichProgress() as progress, redirect_stdout(sys.stderr):
             records, computed = compute(options, plan, progress, uploads.log)
         show(options.as_json, records, lambda: result_table(records, stdout.width))
         if not options.as_json:
@@ -61,7 +63,8 @@ def _show_planned(plan: Plan, options: Run) -> int:
     known, refusals = known_tasks(plan.splits)
     tasks, store = [*plan.given, *known.values()], Store(options.out)
     planned = plan.bind(tasks, refusals, "cpu")
-    _check_missing(planned, tasks, store, options)
+    with redirect_stdout(sys.stderr):
+        _check_missing(planned, tasks, store, options)
     counts = store.count([*planned.cells(), *planned.refused_records()], options.rerun)
     show_status(counts, 0, options.as_json)
     return 0

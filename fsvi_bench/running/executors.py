@@ -110,9 +110,13 @@ class Executor(ABC):
 
 
 def answer(call: bytes) -> bytes:
-    """Runs in a worker: makes a pickled call, and pickles its result or its exception."""
+    """Runs in a worker: makes a pickled call, and pickles its result or its exception.
+
+    What the call prints, such as the code of a method, goes to stderr: stdout is for results.
+    """
     try:
-        return pickle.dumps((pickle.loads(call)(), None))
+        with contextlib.redirect_stdout(sys.stderr):
+            return pickle.dumps((pickle.loads(call)(), None))
     except BaseException as error:
         error.add_note(format_exc())  # the traceback in the worker
         return pickle.dumps((None, _portable(error)))

@@ -175,6 +175,35 @@ def test_infinity_is_a_word_in_json(cli, tmp_path):
     assert (status, json.loads(out)["reverse_kl"]) == (0, "Infinity")
 
 
+TALKATIVE = """
+from fsvi_bench.methods.exact import Exact
+class Talks(Exact):
+    families = ("full",)
+    @classmethod
+    def is_deterministic(cls, options):
+        print("said for a plan")
+        return True
+    def solve(self, problem):
+        print("said when solving")
+        return super().solve(problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--dry-run", "--dataset", "toy", "--out", "out", "--json", "--method"), "said for a plan"),
+        (("methods", "check", "--json"), "said when solving"),
+    ],
+)
+def test_what_the_code_of_a_method_prints_leaves_the_json_document_alone(cli, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    Path("talks.py").write_text(TALKATIVE)
+    _, out, err = cli(*arguments, "talks.py:Talks")
+    assert json.loads(out)
+    assert said in err
+
+
 def test_without_arguments_the_help_is_shown(cli):
     for arguments in ((), ("tasks",)):
         status, out, err = cli(*arguments)

@@ -401,3 +401,9 @@ def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, argumen
     assert interrupted(process).splitlines()[-1].startswith("fsvi-bench: interrupted; finished work is kept")
     assert all(path.is_file() for path in kept)
     assert [path for path in tmp_path.rglob(".*") if path.is_file() and path.name != ".lock"] == []
+
+
+def test_what_a_call_prints_goes_to_stderr(capsys):
+    """A command's results alone are on stdout."""
+    assert executors.read_answer(executors.answer(pickle.dumps(partial(print, "a word")))) is None
+    assert capsys.readouterr() == ("", "a word\n")
