@@ -20,10 +20,12 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.edition import Place
 from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
+from fsvi_bench.leaderboard.jailed import run as runs
+from fsvi_bench.leaderboard.jailed import sandbox as sandboxes
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import Job, Message
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
-from fsvi_bench.leaderboard.jailed.sandbox import _kept, closed_sandbox
+from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox, sandbox
 from fsvi_bench.leaderboard.ranked_tasks import make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
@@ -31,6 +33,14 @@ from tests.leaderboard.boards import SECRET, edition, entry
 from tests.leaderboard.jailing import run, source, working_jail
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def shared(request, monkeypatch):
+    """One sandbox for the entries of all tests, which is more than a verifier does: each takes seconds to start. Tests
+    that look at the sandbox itself have their own, from `here`."""
+    if "here" not in request.fixturenames:
+        monkeypatch.setattr(runs, "sandbox", lambda entry, jail, memory: sandbox("any", jail, memory))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +172,7 @@ def test_a_process_that_has_imported_the_libraries_runs_one_job_after_another(ta
     assert first == second
     assert run(source(PARENT, "# another entry\n"), task).reason != first
     first = run(source(PARENT), task).reason
-    ended = _kept.sandbox._process
+    ended = sandboxes._kept.sandbox._process
     ended.kill()
     ended.wait()
     assert run(source(PARENT), task).reason != first
@@ -184,10 +194,10 @@ def test_a_job_does_not_affect_the_next_one(task, here):
             threading.active_count(), os.listdir("/tmp"), os.listdir("/tmp/job"), torch.rand(1)]
     raise RuntimeError(f"{seen}; {random.random()}; {np.random.random()}")
     """)
-    (seen, *drawn), kept = run(code, task).reason.split("; "), _kept.sandbox
+    (seen, *drawn), kept = run(code, task).reason.split("; "), sandboxes._kept.sandbox
     assert run(code, task, seed=1).reason == "RuntimeError: spoilt"
     seen_after, *drawn_after = run(code, task).reason.split("; ")
-    assert _kept.sandbox is kept
+    assert sandboxes._kept.sandbox is kept
     assert seen == seen_after
     assert not set(drawn) & set(drawn_after)
 
@@ -345,11 +355,11 @@ def here(monkeypatch):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        with closed_sandbox():
-            pass
+        monkeypatch.setattr(sandboxes, "_kept", sandboxes._Kept())
+        others = jailed(os.getpid())
         with closed_sandbox():
             yield Path(folder)
-            started = jailed(os.getpid())
+            started = jailed(os.getpid()) - others
         assert started
         deadline = time.monotonic() + 10
         while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
