@@ -218,6 +218,7 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
     index = dict(site_files(Site(replace(board, edition=opened, standings=standings))))["index.html"]
     words = Page(index).words
     assert (later in words, "Since this edition is closed" in words) == (False, False)
+    assert "This edition is open to entries." in words
     assert "needs the secret, which only the maintainer has: fsvi-bench submit" in words
     assert "entries/NAME --edition v2 --secret FILE" in words
 
