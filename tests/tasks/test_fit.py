@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fsvi_bench.tasks import fit as fit_module
 from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.fit import CollapsedBound, SparseGP, exact_gp, fit_sgpr, minus_bound
 
@@ -135,3 +136,12 @@ def test_with_many_inputs_only_the_exact_gp_of_some_rows_finds_the_one_that_matt
     assert int(lengthscales.argmin()) == 4
     assert fit.start.used
     assert fit.start.evidence_per_row > lost.bound_per_point + 0.03  # 400 rows already tell that it is not noise
+
+
+def test_the_start_at_the_exact_gp_ends_before_its_search_does(monkeypatch):
+    """Which can take an hour where the evidence is nearly flat; the fit itself goes on."""
+    monkeypatch.setattr(fit_module, "START_ITERATIONS", 2)
+    g = np.random.default_rng(5)
+    X = g.normal(size=(60, 3))
+    fit = fit_sgpr(X, np.sin(2 * X[:, 0]), FitSettings(k=5, initial_rows=50, max_iterations=10), g)[1]
+    assert (fit.start.iterations, fit.start.converged, fit.iterations) == (2, False, 10)
