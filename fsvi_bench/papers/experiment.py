@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, plain
@@ -48,10 +48,9 @@ class NeedsData(Protocol):
         """Raises InputError if the data are not on this machine and cannot be downloaded."""
 
 
-class Outcome(BaseModel):
+class Outcome(Plain):
     """The files written, and their content. A claim that does not hold is a finding, not a failure."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     name: str
     scale: Scale
     files: list[Path] = []
@@ -121,7 +120,7 @@ class Reproduction(ABC, Generic[Settings]):
         )
 
     def check(self, scale: Scale, data_dir: Path | None) -> None:
-        """Checks all requirements before anything is computed or written.
+        """Checks the settings of runs, and the raw data of runs and images, before anything is computed or written.
 
         Raises:
             InputError: something is missing or not valid.

@@ -53,6 +53,7 @@ class Place(NamedTuple):
     reason: str | None = None
     task_sha256: str | None = None
     scores: None = None
+    network_scores: None = None
     seconds: None = None
 
 
@@ -108,14 +109,14 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
     """The records of a plan's cells, and the cells without a record.
 
     Raises:
-        InputError: a cell has two records, from two versions of the code or two tasks.
+        InputError: a cell has two records, from two versions of the code, tasks or sets of CPU kernels.
     """
     by_place: dict[str, Record] = {}
     for record in records:
         if by_place.setdefault(_key(record), record) is not record:
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             raise InputError(
-                f"the records contain {name} twice, from different versions of the code or sets of CPU kernels; "
+                f"the records contain {name} twice, from different versions of the code, tasks or sets of CPU kernels; "
                 "use a separate output folder for each"
             )
     found = Cells()

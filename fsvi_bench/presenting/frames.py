@@ -20,7 +20,6 @@ class TableSpec(BaseModel):
     Args:
         title: `{name}` is replaced by this item of the frame's `attrs`, or by this column in its first row.
         where: column -> value, or list of values, of the rows to show.
-        optional: whether the selection may be empty although the frame is not.
         columns: heading -> column; None: all columns, with their names as headings.
     """
 
@@ -28,12 +27,11 @@ class TableSpec(BaseModel):
     title: str
     frame: str
     where: dict[str, Any] = {}
-    optional: bool = False
     columns: dict[str, str] | None = None
 
     def of(self, frames: Frames) -> Table:
         """The table; raises KeyError if a frame or column does not exist, or as `select`."""
-        frame = select(frames[self.frame], self.where, self.optional)
+        frame = select(frames[self.frame], self.where)
         frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # this type has NA instead of NaN
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]

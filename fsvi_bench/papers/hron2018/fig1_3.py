@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 from scipy import stats
 from scipy.special import expit
 
@@ -34,13 +34,6 @@ class Settings(Plain):
     per_decade: PositiveInt
     intervals: list[tuple[float, float]] = Field(min_length=2)
     points: int = Field(ge=2)
-
-    @model_validator(mode="after")
-    def _intervals_widen(self) -> Settings:
-        a, b = zip(*self.intervals, strict=True)
-        if any(np.diff([*a[::-1], *b]) <= 0):
-            raise ValueError("expected intervals [a, b] with a < b, each inside the next")
-        return self
 
 
 def likelihoods(settings: Settings) -> dict[str, Likelihood]:

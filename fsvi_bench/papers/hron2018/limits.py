@@ -74,10 +74,11 @@ def gradient_difference(theta: Tensor, retain: Tensor) -> Tensor:
 def one_weight_minimiser(noise_variance: float) -> float:
     """The θ ≥ 0 that minimises the convolved KL to N(0, 1), for atoms 0 and θ with probability ½ each.
 
-    It is found on a grid in θ/√τ: the entropy separates the atoms while they overlap under the noise, and the prior
-    pulls θ to 0.
+    It is found on two grids, one in θ/√τ, where the entropy separates atoms that overlap under the noise, and one in θ:
+    the prior pulls θ to 0, but the minimiser need not shrink with τ.
     """
-    theta = torch.linspace(0, 20, 2001, dtype=torch.float64)[:, None] * math.sqrt(noise_variance)
+    fine = torch.linspace(0, 20, 2001, dtype=torch.float64)[:, None] * math.sqrt(noise_variance)
+    theta = torch.cat([fine, torch.linspace(0, 4, 4001, dtype=torch.float64)[:, None]])
     law = dropout(theta, torch.full_like(theta, 0.5), torch.zeros_like(theta), torch.ones_like(theta))
     return float(theta[law.centred_convolved_kl(noise_variance).argmin()])
 

@@ -171,10 +171,9 @@ class Search:
                 found.append(runs.assign(which=which))
         return pd.concat(found, ignore_index=True)
 
-    def variants(self, *methods: str) -> list[Variant]:
-        """These methods, by default all, with their families."""
-        of_methods = {name: self.settings.methods[name] for name in methods or self.settings.methods}
-        return [Variant(method=name, family=family) for name, families in of_methods.items() for family in families]
+    def variants(self, method: str) -> list[Variant]:
+        """The method with each of its families."""
+        return [Variant(method=method, family=family) for family in self.settings.methods[method]]
 
     def runs(self, variants: list[Variant], settings: list[Setting], **changes: Any) -> pd.DataFrame:
         """One row per variant, setting and data set, with the `objectives` of its splits."""

@@ -9,6 +9,7 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.methods import functional
+from fsvi_bench.papers.burt2020.cells import frame_of
 from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.burt2020.study.table import SCORES
@@ -91,6 +92,9 @@ def test_a_plans_records_are_found_and_the_rest_is_missing(ran):
     ]
     assert {r.split for r in found.records} == {0}
     assert len(found.records) + len(found.missing) == len(list(places(plan))) == 8
+    shown = frame_of(found)
+    assert shown["status"].tolist() == ["ok"] * 4 + ["missing"] * 4
+    assert shown["kl"].isna().tolist() == [False] * 4 + [True] * 4
 
 
 def test_records_of_other_settings_are_not_a_plans_and_duplicates_are_refused():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import mpmath as mp
 import numpy as np
@@ -102,6 +103,14 @@ def test_limit_of_dropout_by_enumeration_of_its_atoms():
         assert value == pytest.approx(total, rel=1e-13)
     first = settings.theta[0], (settings.retain_probability[0],) * 2, settings.target_mean[0], settings.target_sd[0]
     assert [tuple(each[0].tolist()) for each in cases] == list(first)
+
+
+def test_a_minimiser_that_did_not_shrink_with_the_noise_would_be_found(monkeypatch):
+    """So that the claim of equation 8 can fail."""
+    law = lambda theta, *its: SimpleNamespace(centred_convolved_kl=lambda variance: (theta[:, 0] - 1.5) ** 2)  # noqa: E731
+    monkeypatch.setattr(limits, "dropout", law)
+    assert limits.one_weight_minimiser(1e-10) == pytest.approx(1.5)
+    assert limits.equation_8_gap(1.5) == 0
 
 
 def test_one_weight_minimiser_against_integration():
@@ -215,7 +224,6 @@ def test_descent_leaves_the_neighbourhood_of_another_choice():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("fig1-3", {"intervals": [(-1, 1), (-1, 2)]}, "each inside the next"),
         ("fig5", {"noise_variances": [3.0, 1.0]}, "noise below the last one retained"),
         ("fig5", {"dimensions": 5}, "more eigenvalues than dimensions"),
     ],

@@ -65,7 +65,7 @@ def _problem(record: Record) -> tuple[str, int, str]:
 def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
     """The columns of a cell's row, and others."""
     if isinstance(of, Place):
-        return {**of.hyperparameters, **of._asdict(), "status": "missing"}
+        return {**of.hyperparameters, **of._asdict()}
     row = {
         **of.hyperparameters,
         **dict(of),

@@ -67,8 +67,6 @@ class Study(Reproduction[Request]):
                 records.
         """
         stem, cells, written = workspace.stem(PAGE), Cells(), list[Path]()
-        if (stem / "scores.csv").is_file() and not (stem / CELLS_FILE).is_file():
-            raise InputError(f"{stem} has scores.csv and curves.csv of an earlier version; gzip both, and run again")
         if workspace.compute or holds_records(workspace.root):
             cells = run_or_find(make_plan(self._settings(workspace.scale)), workspace, self.name)
             written = write_tables(_found(cells, workspace, stem), stem)

@@ -129,7 +129,7 @@ def _require_whole(frame: pd.DataFrame, columns: dict[str, str]) -> None:
     required = frame.loc[frame["status"] == "ok", ALWAYS] if columns is CELLS else frame.drop(columns=LINE)
     lacking = required.isna().any()
     if lacking.any():
-        raise ValueError(f"a cell with status ok has no {lacking.idxmax()}")
+        raise ValueError(f"a {'cell with status ok' if columns is CELLS else 'curve'} has no {lacking.idxmax()}")
 
 
 def continued(found: Tables, earlier: Tables) -> Tables:
