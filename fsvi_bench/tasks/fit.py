@@ -32,7 +32,7 @@ from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.certificate import Fit, Start
 
 Array = NDArray[np.float64]
-START_ITERATIONS = 200  #: of the exact GP; on pumadyn32nm, seven of ten converge within 127
+START_ITERATIONS = 200  #: of the exact GP; on pumadyn32nm, eight of ten converge within 127
 
 
 class SparseGP(gpytorch.models.ExactGP):  # type: ignore[misc]
