@@ -72,7 +72,7 @@ def make_task(
         initial_lengthscale: where the fit starts, in standard deviations of the inputs. With many inputs, try √D.
         initial_noise_variance: the same of the noise, relative to the variance of the targets.
         initial_rows: number of training rows, drawn at random. If given, the fit starts at the kernel and noise of
-            their exact GP, which takes O(initial_rows³) per iteration.
+            their exact GP, which takes O(initial_rows³) for each of at most 200 iterations.
 
     Warns:
         UserWarning: the fit explains the targets no better than noise alone.
