@@ -170,6 +170,24 @@ def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
     return pd.DataFrame(ranks, scores.index, scores.columns)
 
 
+def map_ranks(runs: pd.DataFrame, scores: Sequence[Score]) -> dict[Any, float]:
+    """By data set, the rank that the MAP, a point mass at the exact mean, would have if it were entered.
+
+    Its scores are among the facts of a task; NaN where one is missing.
+    """
+    found = []
+    for score in scores:
+        of_entries, margins = scores_and_margins(runs, score)
+        of_runs = runs[runs["kind"] == "ranked"].groupby(of_entries.index.names)[f"map_{score}"].first()
+        own = of_runs.astype(float).loc[of_entries.index]
+        rows = np.column_stack([own, of_entries]), np.column_stack([np.full(len(own), TIE), margins])
+        ranks = [tied_ranks(*row)[0] for row in zip(*rows, strict=True)]
+        found.append(pd.Series(ranks, own.index).where(own.notna()))
+    by_run = sum(found[1:], found[0]) / len(scores)
+    by_dataset: dict[Any, float] = by_run.groupby("dataset").mean().to_dict()
+    return by_dataset
+
+
 def scores_and_margins(runs: pd.DataFrame, score: Score) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`score_frame`, and for each of its scores how far above it others tie with it."""
     scores = score_frame(runs, score)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,11 +17,22 @@ from scipy import stats
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.ranking import BOUND, TIE, comparison, paired, rank, spreads, variation
+from fsvi_bench.leaderboard.ranking import (
+    BOUND,
+    HEADLINES,
+    TIE,
+    comparison,
+    map_ranks,
+    paired,
+    rank,
+    run_frame,
+    spreads,
+    variation,
+)
 from fsvi_bench.leaderboard.result import result_path, write_result
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
-from tests.leaderboard.boards import DATASETS, edition, entry, make_board, result, write_entry
+from tests.leaderboard.boards import DATASETS, JOINT, edition, entry, make_board, result, write_entry
 
 
 def naive_ranks(scores):
@@ -330,6 +342,28 @@ def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
         for name, column in zip(drawn, zip(*rows, strict=True), strict=True):
             means[name].append(sum(column) / len(column))
     assert ranks(tmp_path, kls, of) == pytest.approx({name: sum(each) / 4 for name, each in means.items()}, rel=1e-12)
+
+
+def test_the_map_ranks_as_an_entry_with_its_scores_would(tmp_path):
+    """Its joint predictive KLs are 0.25 on all tasks of these boards, a tenth of such an entry's KL."""
+    of, rng = edition(["boston", "wine", "yacht"]), np.random.default_rng(3)
+    drawn = {name: {run: float(rng.uniform(2.3, 2.7)) for run in runs(of)} for name in "abcd"}
+    kls = {name: partial(lambda scores, place, seed: scores[place, seed], scores) for name, scores in drawn.items()}
+    board = read_board(make_board(tmp_path / "without", kls, of))
+    found = map_ranks(run_frame(board.standings), HEADLINES["joint"])
+    entered = table(tmp_path / "with", kls | {"e": kl(2.5)}, of, "joint")["e"]
+    assert found == pytest.approx(entered.ranks, rel=1e-12)
+    assert len(set(found.values())) == 3
+    of_before = [replace(each, result=without_map(each.result)) for each in board.standings]
+    assert all(map(math.isnan, map_ranks(run_frame(of_before), HEADLINES["joint"]).values()))
+
+
+def without_map(result):
+    """A result whose tasks lack the MAP's scores."""
+    lost = dict.fromkeys(f"map_{name}" for name in JOINT)
+    tasks = (each.task.model_copy(update=lost) for each in result.cells)
+    cells = (each.model_copy(update={"task": task}) for each, task in zip(result.cells, tasks, strict=True))
+    return result.model_copy(update={"cells": tuple(cells)})
 
 
 def test_ratios_count_from_the_margin_of_ties():

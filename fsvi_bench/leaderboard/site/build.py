@@ -30,6 +30,7 @@ from fsvi_bench.leaderboard.ranking import (
     Spread,
     Table,
     dataset_medians,
+    map_ranks,
     p_value,
     paired,
     rank,
@@ -112,7 +113,11 @@ class Site:
 
     @cached_property
     def point_mass(self) -> Line:
-        """The MAP, a point mass at the exact mean, as a line of the joint table. Each ranked task counts once."""
+        """The MAP, a point mass at the exact mean, as a line of the joint table.
+
+        Its ranks are those that it would have if it were entered; in the spreads of its scores each ranked task counts
+        once.
+        """
         rows = [dict(task) | {"dataset": place.dataset} for place, task in self.tasks.items() if place.kind == "ranked"]
         tasks, names = pd.DataFrame(rows).set_index("dataset"), HEADLINES["joint"]
         scores = tasks[[f"map_{name}" for name in names]].astype(float)
@@ -122,7 +127,9 @@ class Site:
 
         by_dataset = {each: of([each]) for each in self.board.edition.datasets}
         over = dict.fromkeys(SHOWN, Spread(*[math.nan] * 4)) | of(self.board.edition.ranked_datasets)
-        return Line(WORDS["map"], 0, math.nan, None, None, {}, by_dataset, over, None, math.nan, 0, 0, None)
+        ranks = map_ranks(run_frame(self.shown.values()), names)
+        mean_rank = float(np.mean([ranks[each] for each in self.board.edition.ranked_datasets]))
+        return Line(WORDS["map"], 0, mean_rank, None, None, ranks, by_dataset, over, None, math.nan, 0, 0, None)
 
     def lines(self, key: str) -> list[Line]:
         """The lines of a table; in that of all entries the first is the MAP, which a posterior should beat."""
@@ -162,8 +169,8 @@ def dataset_page(site: Site, dataset: str) -> bytes:
     """The page of a data set: its card, its tasks, and the entries of each table, the closest first."""
     rivals = {}
     for key, table in site.tables.items():
-        lines = sorted(site.lines(key), key=lambda line: (line.ranks.get(dataset, 0.0), line.name))
-        ranks = np.array([line.ranks.get(dataset, math.inf) for line in lines])  # the MAP's is after all others'
+        lines = sorted(site.lines(key), key=lambda line: (line.ranks[dataset], line.name))
+        ranks = np.array([line.ranks[dataset] if line.place else math.inf for line in lines])  # the MAP takes no place
         places = 1 + (ranks < ranks[:, None]).sum(1)
         lines = [
             replace(line, place=line.place and int(own), outranked_by=None)
