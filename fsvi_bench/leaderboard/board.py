@@ -177,7 +177,7 @@ def write_entry(
     root: Path, name: str, content: Mapping[str, Any], source: bytes | None, replace: bool,
     check: Callable[[Entry], object],
 ) -> Entry:  # fmt: skip
-    """Writes `root/entries/<name>/` atomically. Nothing is written there before the entry has passed `check`.
+    """Writes `root/entries/<name>/`. Nothing is written there before the entry has passed `check`.
 
     Args:
         content: fields of `entry.toml`, not yet validated.
@@ -192,7 +192,7 @@ def write_entry(
     entries = root / ENTRIES
     folder = entries / name
     require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
-    if folder.exists() and not replace:
+    if os.path.lexists(folder) and not replace:
         raise InputError(f"{folder} already exists; overwrite it with --replace, or choose another --name")
     manifest = checked(Manifest, content, "the entry")
     files = {ENTRY_FILE: toml_text(manifest).encode()}
@@ -205,9 +205,15 @@ def write_entry(
     entries.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workspace:
         made = _write_files(Path(workspace, name), files)
-        if folder.exists():
-            folder.rename(Path(workspace, "earlier"))
-        made.rename(folder)
+        earlier = Path(workspace, "earlier")
+        try:
+            if os.path.lexists(folder):
+                folder.rename(earlier)
+            made.rename(folder)
+        except BaseException:
+            if os.path.lexists(earlier):
+                earlier.rename(folder)
+            raise
     return entry
 
 

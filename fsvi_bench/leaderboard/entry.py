@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import is_directory, read_bounded, sha256_of_json
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.strict import Strict, parse_toml
+from fsvi_bench.strict import Strict, expected, parse_toml
 
 ENTRIES, ENTRY_FILE = "entries", "entry.toml"
 ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**17  # parsing larger sources would take minutes
@@ -49,29 +49,45 @@ def _no_hook(name: str) -> str:
 def _no_integer(value: object) -> object:
     """Rejects integers of more than 64 bits, which would be rounded silently."""
     if isinstance(value, int):
-        raise ValueError("expected a whole number of at most 64 bits")
+        raise ValueError
     return value
 
 
-Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
-Line = Annotated[str, Field(max_length=200, pattern=rf"^{_SEEN}(?:{_SEEN_OR_SPACE})*$")]
-Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
+Name = Annotated[str, Field(pattern=f"^{_NAME}$"), expected("a-z, 0-9 and -, at most 63 characters")]
+Line = Annotated[
+    str, Field(max_length=200, pattern=rf"^{_SEEN}(?:{_SEEN_OR_SPACE})*$"),
+    expected('one line of 1 to 200 visible characters without <, >, ", ` and \\'),
+]  # fmt: skip
+Text = Annotated[
+    str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$"),
+    expected("text of at most 4,000 characters without <, > and control characters"),
+]  # fmt: skip
 Link = Annotated[
-    str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$")
-]
-Account = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$")]
+    str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$"),
+    expected("an address of at most 300 characters that starts with https://"),
+]  # fmt: skip
+Account = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$"),
+    expected("an account's name: letters, digits and -, at most 39 characters, without @"),
+]  # fmt: skip
 #: Not a file that pytest or Python imports automatically.
-PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,60}\.py$"), AfterValidator(_no_hook)]
-PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
+PythonFile = Annotated[
+    str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,60}\.py$"),
+    expected("a Python file's name such as my_method.py, in letters, digits and _"), AfterValidator(_no_hook),
+]  # fmt: skip
+PythonName = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$"), expected("a Python name of at most 61 characters")
+]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Setting = (
+Setting = Annotated[
     bool
     | Annotated[int, Field(ge=-(2**63), lt=2**63)]
     | Annotated[Number, BeforeValidator(_no_integer)]
-    | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")]
-)
+    | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")],
+    expected("true, false, a finite number (whole ones of at most 64 bits), or at most 200 characters without < and >"),
+]
 
 
 def _spdx(licence: str) -> str:

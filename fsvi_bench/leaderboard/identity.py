@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +68,7 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; choose one with letters or digits")
     built_in = isinstance(entry.manifest.method, BuiltIn)
     own = _EXACT if built_in and entry.method == "exact" else {entry.method} if built_in else set[str]()
-    begun = {*_beginnings(entry.manifest.title, " "), *_beginnings(entry.name, "-")}
+    begun = {*_beginnings(entry.manifest.title), *_beginnings(entry.name)}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
         whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
         if skeleton(reserved) in ({title, name} if whole else begun):
@@ -80,9 +81,9 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
             raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
 
 
-def _beginnings(text: str, between: str) -> Iterator[str]:
+def _beginnings(text: str) -> Iterator[str]:
     """Skeletons of the first word of a text, of its first two words, and so on."""
-    return (skeleton(each) for each in accumulate(text.split(between)))
+    return (skeleton(each) for each in accumulate(re.split(r"[\W_]+", text)))
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:

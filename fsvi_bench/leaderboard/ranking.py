@@ -29,6 +29,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
+from fsvi_bench.leaderboard.edition import Edition
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, ShortNetworkScores, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
@@ -36,13 +37,13 @@ from fsvi_bench.statistics.all_pairs import outranked_by, pairwise_p_values
 from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
 from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
+from fsvi_bench.tasks.splits import TRAIN_FRACTION
 
 TIE = 0.01  #: nats above the smallest score of those that tie
 RESAMPLES = 1000
 FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples are equal
 OUTLYING = 1.0  #: log10: ten times
 BOUND = 1.0  #: maximum size of a run's log10 ratio
-TEST_TRAIN_RATIO = (1 - TRAINING_SHARE) / TRAINING_SHARE
 CONVERGED = 0.1  #: nats; the largest median objective gap of an entry that has converged
 FLAT = 1e-3  #: nats added to numerator and denominator of a log ratio; smaller differences do not matter
 
@@ -149,8 +150,6 @@ class Table:
     """Entries by mean rank."""
 
     scores: tuple[Score, ...]
-    datasets: list[str]  #: all data sets shown
-    ranked: list[str]  #: data sets that count for ranks, without those for tuning
     lines: list[Line]
 
 
@@ -160,7 +159,7 @@ def rank(board: Board, table: str) -> Table:
     standings = [each for each in board.standings if each.result and table in tables_of(each)]
     stream = derived_generator("leaderboard", f"{edition.name} {table}")
     lines = _lines(run_frame(standings), scores, edition.ranked_datasets, stream) if standings else []
-    return Table(scores, edition.datasets, edition.ranked_datasets, lines)
+    return Table(scores, lines)
 
 
 def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
@@ -341,13 +340,18 @@ def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
     """Compares two entries."""
     names, scores = board.edition.datasets, shared_scores(a, b)
     frames = [scores_and_margins(run_frame([a, b]), score) for score in scores]
-    (ratios,) = paired(frames, a.name, [b.name], names)
+    (ratios,) = paired(frames, a.name, [b.name], names, training_share(board.edition))
     own, others = (dataset_medians(frames, each.name, names) for each in (a, b))
     differences = tuple(
         Difference(name, of_a, of_b, ratio, (low, high))
         for name, of_a, of_b, (ratio, low, high) in zip(names, own, others, ratios.tolist(), strict=True)
     )
     return Comparison(scores, differences, p_value(board, ratios))
+
+
+def training_share(edition: Edition) -> float:
+    """The share of a data set's rows that a ranked task trains on; network tasks have those of official splits."""
+    return TRAIN_FRACTION if edition.is_networks else TRAINING_SHARE
 
 
 Frames = Iterable[tuple[pd.DataFrame, pd.DataFrame]]  #: `scores_and_margins`, for each score of a table
@@ -365,8 +369,12 @@ def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
     return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
-def paired(frames: Frames, a: str, others: Sequence[str], datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
+def paired(
+    frames: Frames, a: str, others: Sequence[str], datasets: Sequence[str], share: float
+) -> Float[np.ndarray, "B D 3"]:
     """One entry compared with each of B others: the log ratio on each data set, and its interval.
+
+    `share` is that of the rows of a data set that a task trains on.
 
     The log ratio of a run is the mean over the scores of log10(a/b) clipped to ±`BOUND`; equal infinities tie.
     """
@@ -374,7 +382,7 @@ def paired(frames: Frames, a: str, others: Sequence[str], datasets: Sequence[str
     ratios = pd.concat(parts, keys=range(len(parts))).groupby(["dataset", "number"]).mean()
     by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
     means = np.stack([tasks.mean(1) for tasks in by_task], 1)
-    half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)
+    half = np.stack([half_width(tasks, (1 - share) / share) for tasks in by_task], 1)
     return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
 
 

@@ -1,6 +1,6 @@
 """The style of figures and methods; figures as files, and as parts of light and dark pages.
 
-Colours are safe for colour-blind readers (Okabe and Ito's palette).
+Methods differ in their markers as well as in their colours, the first of which are Okabe and Ito's.
 """
 
 from __future__ import annotations

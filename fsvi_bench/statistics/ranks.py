@@ -40,8 +40,8 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
     return rankdata(np.where(incomplete, np.nan, table), axis=0, nan_policy="omit")
 
 
-def tied_ranks(scores: Float[np.ndarray, " M"], ties: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """Ranks from 1, lowest score first; a group has the scores up to its smallest score plus the tie of that entry.
+def tied_ranks(scores: Float[np.ndarray, " M"], margins: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """Ranks from 1, lowest score first; the scores up to the smallest of a group plus that score's margin are in it.
 
     A group shares its mean rank. Chains of close scores do not join distant ones, and only the smallest score's own
     margin counts, so a large margin of a bad score gains nothing.
@@ -51,7 +51,7 @@ def tied_ranks(scores: Float[np.ndarray, " M"], ties: Float[np.ndarray, " M"]) -
     start = 0
     for place in range(1, len(order) + 1):
         first = order[start]
-        if place == len(order) or scores[order[place]] > scores[first] + ties[first]:
+        if place == len(order) or scores[order[place]] > scores[first] + margins[first]:
             ranks[order[start:place]] = (start + 1 + place) / 2
             start = place
     return ranks
@@ -76,7 +76,7 @@ def signed_rank_test(differences: ArrayLike) -> float:
 
 
 def holm(p_values: ArrayLike) -> Float[np.ndarray, " m"]:
-    """Adjusted p-values of m tests in the given order; a test is rejected at family-wise error rate α if its is ≤ α.
+    """Adjusted p-values of m tests in the given order: those at most α are significant at family-wise error rate α.
 
     The i-th smallest becomes max over j ≤ i of (m − j + 1) p_(j), at most 1 (Holm 1979, *A simple sequentially
     rejective multiple test procedure*, Scand. J. Statist. 6). The tests may depend on each other in any way.

@@ -1,8 +1,8 @@
 """Which entry a pull request changes; refuses one that touches anything else, or an entry of another owner.
 
 Run in a checkout of the pull request with the commits to compare in $BASE and $HEAD and the account that opened it in
-$ACTOR. Prints the entry's folder. It needs nothing but Python and git, and runs nothing of what it looks at. Names come
-from strangers: they are read NUL-separated and never go through a shell.
+$ACTOR. Prints the entry's folder. It needs nothing but Python and git, and does not execute the files. File
+names are untrusted: they are read NUL-separated and never go through a shell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_FILES = 20
 
 
 class Refused(Exception):
-    """One sentence for whoever opened the pull request."""
+    """The reason why a pull request is refused, in one sentence for its author."""
 
 
 def changed_entry(base: str, head: str, actor: str) -> str:
@@ -53,14 +53,14 @@ def changed_entry(base: str, head: str, actor: str) -> str:
 
 
 def _owner(commit: str, folder: str) -> str | None:
-    """Who an entry says it is owned by, in a commit; None if it is not there."""
+    """The owner named in an entry, in a commit; None if the entry is not there."""
     shown = _git("show", f"{commit}:{folder}/entry.toml")
     if shown.returncode:
         return None
     try:
         return str(tomllib.loads(shown.stdout[: 2**16].decode())["owner"])
     except (ValueError, KeyError, RecursionError) as error:
-        raise Refused(f"{folder}/entry.toml does not say who owns it; give `owner`, your account") from error
+        raise Refused(f"{folder}/entry.toml does not name its owner; set `owner` to your account") from error
 
 
 def _changes(base: str, head: str) -> list[tuple[tuple[str, str], str]]:

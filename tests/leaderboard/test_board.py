@@ -4,15 +4,18 @@ import re
 import shutil
 import subprocess
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard import board
 from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.entry import read_entry
 from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.leaderboard.result import SCORING_VERSION, result_path, write_result
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key, signature_path, signer
-from tests.leaderboard.boards import edition, entry, make_board, read_result, result, sign_file, write_entry
+from tests.leaderboard.boards import edition, entry, make_board, manifest, read_result, result, sign_file, write_entry
 
 
 @pytest.fixture(scope="session")
@@ -216,3 +219,33 @@ def test_writing_a_result_removes_the_signature_that_fits_it_no_more(signed):
     write_result(path, result(entry("first"), DIABETES, twos))
     assert not signature_path(path).exists()
     assert signer(path, path.read_bytes(), signed) is None
+
+
+def written(root, replace):
+    content = manifest(title="RANDA").model_dump(by_alias=True)
+    return board.write_entry(root, "mine", content, None, replace, lambda entry: None)
+
+
+def test_an_interruption_leaves_the_earlier_entry_in_place(tmp_path, monkeypatch):
+    written(tmp_path, replace=False)
+    before, rename = read_entry(tmp_path / "entries/mine").sha256, Path.rename
+
+    def interrupted(self, target):
+        if self.parent.parent.name == "entries" and self.name == "mine":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        written(tmp_path, replace=True)
+    assert read_entry(tmp_path / "entries/mine").sha256 == before
+    assert [each.name for each in (tmp_path / "entries").iterdir()] == ["mine"]
+
+
+def test_a_link_to_nothing_is_in_the_way_of_an_entry(tmp_path):
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries/mine").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="already exists"):
+        written(tmp_path, replace=False)
+    assert written(tmp_path, replace=True).name == "mine"
+    assert not (tmp_path / "entries/mine").is_symlink()

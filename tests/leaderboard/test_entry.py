@@ -1,5 +1,6 @@
 """Entries of strangers: read strictly, or refused in one sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,22 @@ def test_what_is_no_manifest_is_refused(tmp_path, old, new):
         parse_manifest(TEXT.replace(old, new).encode(), tmp_path / ENTRY_FILE)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "A title"', 'title = "a<b"', "title is 'a<b', expected one line of 1 to 200 visible characters"),
+        ("https://a.org/b", "http://a.org/b", "link is 'http://a.org/b', expected an address of at most 300"),
+        ("lr = 0.1", "lr = [1]", "settings.lr is [1], expected true, false, a finite number"),
+        ("lr = 0.1", f"lr = {2**63}", "whole ones of at most 64 bits"),
+        ("lr = 0.1", '"l r" = 0.1', "expected a Python name"),
+    ],
+)
+def test_what_is_expected_is_said_in_words_and_not_as_a_pattern(tmp_path, old, new, message):
+    assert old in TEXT
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_manifest(TEXT.replace(old, new).encode(), tmp_path / ENTRY_FILE)
 
 
 def replaced(make):

@@ -371,7 +371,7 @@ def test_ratios_count_from_the_margin_of_ties():
     index = pd.MultiIndex.from_product([["yacht"], [0, 1], [0, 1, 2]], names=["dataset", "number", "seed"])
     scores = pd.DataFrame({"a": 0.002, "b": 0.008, "c": -1.0, "d": math.inf}, index)
     margins = pd.DataFrame({"a": 0.004, "b": 0.001, "c": 0.004, "d": math.nan}, index)
-    found = paired([(scores, margins)], "a", ["b", "c", "d"], ["yacht"])
+    found = paired([(scores, margins)], "a", ["b", "c", "d"], ["yacht"], 0.8)
     assert found[:, 0, 0] == pytest.approx([math.log10(0.004 / 0.008), 0.0, -BOUND])
     assert found[:, 0, 1:] == pytest.approx(found[:, 0, :1].repeat(2, 1))  # all tasks alike
 

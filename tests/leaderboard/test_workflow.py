@@ -152,7 +152,7 @@ def test_an_entry_in_anothers_name_is_refused(repository):
     repository.write(f"{NEW}/entry.toml", 'owner = "ada"\n')
     assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
     repository.write(f"{NEW}/entry.toml", "title = 1\n")
-    assert "does not say who owns it" in repository.ask()[2]
+    assert "does not name its owner" in repository.ask()[2]
 
 
 def test_changes_on_main_are_not_attributed_to_the_pull_request(repository):

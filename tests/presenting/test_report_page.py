@@ -8,11 +8,20 @@ import pytest
 from scipy import stats
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.report.page import write_report
+from fsvi_bench.presenting.report.page import duration, write_report
 from fsvi_bench.presenting.report.sections import closest
 from fsvi_bench.presenting.report.study import read_study
 from fsvi_bench.presenting.summary import SHOWN, cells_of, format_mean, format_spread, summary_of
 from tests.presenting.studies import Page, cells, curve, record, save
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "0.0123 s"), (42, "42.0 s"), (6500, "108 min"), (7100, "118 min"), (9000, "2.50 h"), (1e7, "116 days")],
+)
+def test_durations_have_three_digits(seconds, text):
+    assert duration(seconds) == text
+
 
 RNG = np.random.default_rng(0)
 CLOSE = (3.0 + 0.01 * RNG.standard_normal(10)).tolist()

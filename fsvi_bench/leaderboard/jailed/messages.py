@@ -19,6 +19,7 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.strict import Strict
 
 MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON without the posterior
+MAX_PARTICLES = 1000  #: or the square root of a covariance, if that is larger
 MAX_REASON = 1000  #: characters
 MAX_POSTERIORS = 12  #: per run, including the final one: the verifier scores each
 
@@ -74,8 +75,8 @@ def take_messages(received: bytearray, k: int) -> Iterator[Message]:
     """
     *lines, rest = received.split(b"\n")
     received[:] = rest
-    if max(map(len, [*lines, rest])) > MAX_WORDS + 11 * (k**2 + 3 * k):  # 8 bytes are 10.7 characters of base64
-        raise RunFailed("it sent a message that exceeds the maximum length")
+    if max(map(len, [*lines, rest])) > MAX_WORDS + 11 * k * max(k + 3, MAX_PARTICLES):  # 8 bytes are 10.7 of base64
+        raise RunFailed(f"it sent a message longer than a posterior of {MAX_PARTICLES:,} particles or of k × k numbers")
     for line in lines:
         try:
             yield Message.model_validate_json(line)

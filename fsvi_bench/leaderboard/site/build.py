@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from fsvi_bench.leaderboard import network_tasks
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
-from fsvi_bench.leaderboard.edition import Edition, Place
+from fsvi_bench.leaderboard.edition import Place
 from fsvi_bench.leaderboard.entry import SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS
 from fsvi_bench.leaderboard.ranking import (
@@ -38,6 +38,7 @@ from fsvi_bench.leaderboard.ranking import (
     scores_and_margins,
     spreads,
     tables_of,
+    training_share,
     variation,
 )
 from fsvi_bench.leaderboard.result import NetworkFacts, TaskFacts, Waypoint
@@ -47,7 +48,7 @@ from fsvi_bench.networks.official import official_networks
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
 from fsvi_bench.running.options import setting_words
-from fsvi_bench.tasks.card import Card, card_names, load_card
+from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.splits import ranges
 
 SITE = "site"  #: default folder, in that of the leaderboard
@@ -139,7 +140,7 @@ class Site:
     def page(self, template: str, **context: Any) -> bytes:
         """Renders a template; `root` is the relative path to the first page."""
         shared = {"root": "../", "site": self, "board": self.board, "edition": self.board.edition}
-        shared["card"] = partial(_card, self.board.edition)
+        shared["card"] = lambda dataset: load_card(self.board.edition.data_of(dataset))
         return (templates().get_template(template).render(shared | context).rstrip() + "\n").encode()
 
 
@@ -158,11 +159,6 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     for name, found in _pairs(site):
         # A script, because a page opened from disk may not fetch files.
         yield f"data/{name}.js", b"fsviBenchCompared(" + to_json(found) + b");\n"
-
-
-def _card(edition: Edition, dataset: str) -> Card | None:
-    name = edition.data_of(dataset)
-    return load_card(name) if name in card_names() else None
 
 
 def dataset_page(site: Site, dataset: str) -> bytes:
@@ -282,6 +278,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
     Only the earlier entry of a pair has the comparison, which halves the size; for the later one, signs are reversed.
     """
     shown, datasets = [*site.shown.values()], site.board.edition.datasets
+    share = training_share(site.board.edition)
     runs, inside = run_frame(shown), {each.name: tables_of(each) for each in shown}
     frames = {key: [scores_and_margins(runs, score) for score in HEADLINES[key]] for key in COMPARED}
     for place, a in enumerate(shown, 1):
@@ -291,7 +288,7 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
             words = " / ".join(WORDS["scores"][score] for score in HEADLINES[key])
             found[key] = {"score": words, "medians": [(" / ".join(map(digits, each)), each[0]) for each in medians]}
             names = [b.name for b in shown[place:] if b.name not in found["comparisons"] and key in inside[b.name]]
-            for name, pair in zip(names, paired(frames[key], a.name, names, datasets), strict=True):
+            for name, pair in zip(names, paired(frames[key], a.name, names, datasets, share), strict=True):
                 hundredths = np.rint(100 * pair).astype(int).ravel().tolist()
                 found["comparisons"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
         yield a.name, found

@@ -55,7 +55,7 @@ def _table(
     column."""
     spec, shared = WORDS["tables"][name], context.get_all() | {"scores": scores}
     edition = shared["edition"]
-    several = {"*": {f"{each}{' (dev)' * edition.is_for_tuning(each)}": each for each in edition.datasets},
+    several = {"*": {f"{each}{' (dev)' * (each not in edition.ranked_datasets)}": each for each in edition.datasets},
                "+": {WORDS["headings"][each]: each for each in scores}}  # fmt: skip
     columns = dict(_columns(spec["columns"], several))
     expression = _expression(", ".join(columns.values()))

@@ -24,6 +24,7 @@ from fsvi_bench.presenting.looks import (
 from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips, exact_levels, lines_of
 from fsvi_bench.presenting.report.sections import sections
 from fsvi_bench.presenting.report.study import Study, read_study
+from fsvi_bench.presenting.summary import three_digits
 from fsvi_bench.presenting.tables import templates
 
 PAGE = "report.html"
@@ -106,5 +107,5 @@ def duration(seconds: float) -> str:
     """A duration such as `42 s`, `12 min`, `3.4 h` or `2.1 days`."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.3g} s"
+            return f"{three_digits(seconds / size)} {unit}"
+    return f"{three_digits(seconds)} s"

@@ -30,6 +30,7 @@ from fsvi_bench.presenting.summary import (
     headings,
     own_prior,
     shown_scores,
+    three_digits,
     written_rows,
 )
 from fsvi_bench.presenting.tables import Table, Written
@@ -123,7 +124,7 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     scores = shown_scores(summary)
     cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
     seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().dropna()
-    train = {entry: Written(mean, f"{mean:.3g}") for entry, mean in seconds.items()}
+    train = {entry: Written(mean, three_digits(mean)) for entry, mean in seconds.items()}
     rows = []
     for first, numbers in written_rows(summary, scores, format_spread):
         family = Written(first["entry"].variant, first["family"], first["words"])
