@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, plain
 
@@ -19,18 +19,6 @@ class Strict(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def expected(words: str) -> WrapValidator:
-    """An annotation for a field with a pattern or several types: says what is expected in words of its own."""
-
-    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            raise ValueError(f"expected {words}") from error
-
-    return WrapValidator(validate)
 
 
 def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:

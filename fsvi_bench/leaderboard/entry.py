@@ -16,15 +16,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import is_directory, read_bounded, sha256_of_json
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.strict import Strict, expected, parse_toml
+from fsvi_bench.strict import Strict, parse_toml
 
 ENTRIES, ENTRY_FILE = "entries", "entry.toml"
 ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**17  # parsing larger sources would take minutes
@@ -40,6 +47,18 @@ _SEEN_OR_SPACE = rf"[^{_UNSEEN}\p{{Zl}}\p{{Zp}}]\p{{M}}{{0,4}}"
 _REORDERING = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
 
 
+def _expected(words: str) -> WrapValidator:
+    """An annotation for a field with a pattern or several types: says what is expected in words of its own."""
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise ValueError(f"expected {words}") from error
+
+    return WrapValidator(validate)
+
+
 def _no_hook(name: str) -> str:
     if re.fullmatch(r"(?i:conftest|sitecustomize|usercustomize|setup)\.py|test_.*|.*_test\.py", name):
         raise ValueError("expected a different name: tools import files of this name automatically")
@@ -53,30 +72,30 @@ def _no_integer(value: object) -> object:
     return value
 
 
-Name = Annotated[str, Field(pattern=f"^{_NAME}$"), expected("a-z, 0-9 and -, at most 63 characters")]
+Name = Annotated[str, Field(pattern=f"^{_NAME}$"), _expected("a-z, 0-9 and -, at most 63 characters")]
 Line = Annotated[
     str, Field(max_length=200, pattern=rf"^{_SEEN}(?:{_SEEN_OR_SPACE})*$"),
-    expected('one line of 1 to 200 visible characters without <, >, ", ` and \\'),
+    _expected('one line of 1 to 200 visible characters without <, >, ", ` and \\'),
 ]  # fmt: skip
 Text = Annotated[
     str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$"),
-    expected("text of at most 4,000 characters without <, > and control characters"),
+    _expected("text of at most 4,000 characters without <, > and control characters"),
 ]  # fmt: skip
 Link = Annotated[
     str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$"),
-    expected("an address of at most 300 characters that starts with https://"),
+    _expected("an address of at most 300 characters that starts with https://"),
 ]  # fmt: skip
 Account = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$"),
-    expected("an account's name: letters, digits and -, at most 39 characters, without @"),
+    _expected("an account's name: letters, digits and -, at most 39 characters, without @"),
 ]  # fmt: skip
 #: Not a file that pytest or Python imports automatically.
 PythonFile = Annotated[
     str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,60}\.py$"),
-    expected("a Python file's name such as my_method.py, in letters, digits and _"), AfterValidator(_no_hook),
+    _expected("a Python file's name such as my_method.py, in letters, digits and _"), AfterValidator(_no_hook),
 ]  # fmt: skip
 PythonName = Annotated[
-    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$"), expected("a Python name of at most 61 characters")
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$"), _expected("a Python name of at most 61 characters")
 ]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
@@ -86,7 +105,9 @@ Setting = Annotated[
     | Annotated[int, Field(ge=-(2**63), lt=2**63)]
     | Annotated[Number, BeforeValidator(_no_integer)]
     | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")],
-    expected("true, false, a finite number (whole ones of at most 64 bits), or at most 200 characters without < and >"),
+    _expected(
+        "true, false, a finite number (whole ones of at most 64 bits), or at most 200 characters without < and >"
+    ),
 ]
 
 

@@ -108,10 +108,11 @@ def minibatch_covariance(problem: Regression, dynamics: Dynamics, n: int) -> Flo
     """Covariance of w under the stationary distribution with gradients of n fresh rows per step, in Λ's eigenvectors.
 
     The mean is m, since gradients are unbiased. The covariance solves a discrete Lyapunov equation whose noise depends
-    on it, linearly: by the fixed point, which converges if and only if the second moments do. It is no Gaussian.
+    on it, linearly: by the fixed point, which converges if and only if the second moments do. The distribution is not
+    Gaussian.
 
     Returns:
-        None where the second moments grow without end.
+        None where the second moments diverge.
     """
     propagate = _Lyapunov(dynamics.matrix(problem.eigenvalues))
     injected = dynamics.injected * identity(len(problem.eigenvalues), problem.rows)

@@ -150,8 +150,9 @@ def distinct(
     this number small (at most 15, and 1.5 on average, up to a size of 65,536).
 
     Two indices in different columns are in uniform rows of each other after a round with independent uniform functions,
-    and so on in turn. They remember where they began as long as they share a row or a column, which lasts for two more
-    rounds with a probability of about 1/min(height, width). `grid` asks for as many rounds as leave 1/1000 of that.
+    and so on in turn. They stay correlated with where they began as long as they share a row or a column, which lasts
+    for two more rounds with a probability of about 1/min(height, width). `grid` asks for as many rounds as leave 1/1000
+    of that.
 
     Args:
         sizes: one for each problem, none of them less than `count`.
@@ -161,7 +162,7 @@ def distinct(
         return torch.cat(alone, 1)
     (height, width, size), over, rounds = _grids(tuple(sizes), device)
     key = (words(keys, steps, 2 * rounds, device) | 1)[..., None].unbind(-2)  # factors are odd
-    # The cells that are too many come last: where a walk meets one, its image is looked up.
+    # The surplus cells come last: where a walk meets one, its image is looked up.
     cells = torch.arange(count + over, device=device)
     cells = torch.where(cells < count, cells, size + cells - count)
     row = cells // width

@@ -163,7 +163,7 @@ def conjugate_gradients(kernel: CurlFree, ridge: float, right: Float[Tensor, "S 
     solution, residual, direction = torch.zeros_like(right), right, right
     size = first = float(right.square().sum())
     for _ in range(MOST_ROUNDS):
-        if not RESIDUAL**2 * first < size:  # also where it is no number
+        if not RESIDUAL**2 * first < size:  # also stops at NaN
             break
         image = kernel @ direction + ridge * direction
         step = size / float((direction * image).sum())

@@ -172,9 +172,9 @@ class Method(pl.LightningModule, ABC):
     `fsvi-bench methods check` checks that a method follows these rules.
 
     A method may also support networks, as `networks` says: `weights` if its loss needs nothing but `sampled_nll`,
-    `mean_nll` and a Jacobian; `tangent` if it treats a network as its linear model at a mode. There is no gradient at
-    a network's prior mean, since hidden units whose weights are 0 are all alike. So q starts at a draw from the prior,
-    with a tenth of its standard deviations.
+    `mean_nll` and a Jacobian; `tangent` if it treats a network as its linear model at a mode. At a network's prior mean
+    only the output bias has a gradient, since a hidden unit's input and output weights are each multiplied by the other
+    or by tanh 0. So q starts at a draw from the prior, with a tenth of its standard deviations.
 
     Args:
         tasks: one task, or several of equal shape; or their `TrainingData` or `NetworkData`.
@@ -308,7 +308,7 @@ class Method(pl.LightningModule, ABC):
         in_eigenbasis = getattr(self.options, "parametrisation", "weights") == "eigenbasis"
         return eigenbasis(self.problems.Phi) if in_eigenbasis else None
 
-    # --- What a method says -------------------------------------------------------------------------------------------
+    # --- Hooks for subclasses -----------------------------------------------------------------------------------------
 
     def adapted(self, problems: Any) -> Any:
         """The problems as the method sees them: a network's weights, its tangent at a mode, or the linear models given.
@@ -336,7 +336,8 @@ class Method(pl.LightningModule, ABC):
         """The loss to minimise, one number per problem, in nats; `q` is the result of calling `initial()`.
 
         q and the batch's features are in the same coordinates, which need not be those of `self.problems`.
-        In evaluation mode (`self.training` is False) it draws nothing and is the objective itself.
+        In evaluation mode (`self.training` is False) it is the objective itself: it draws nothing for a linear model,
+        and for a network the same numbers for every q.
         """
         raise NotImplementedError
 
@@ -596,8 +597,9 @@ class Method(pl.LightningModule, ABC):
 
     @torch.no_grad()
     def objective(self, place: int, task: Task, sets: int = HELD_OUT_SETS, q: Any = None) -> float:
-        """The objective at one problem's q, in nats: all training rows, and closed forms in place of samples. If
-        measurement sets are random, the mean over this many held-out sets, the same for all q, methods and seeds.
+        """The objective at one problem's q, in nats: all training rows, and for linear models closed forms in place of
+        samples. If measurement sets are random, the mean over this many held-out sets, the same for all q, methods and
+        seeds.
 
         Constants are included, so that −ELBO plus the log evidence is a KL. The training's random streams are not used.
 
@@ -617,7 +619,7 @@ class Method(pl.LightningModule, ABC):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         """Rows and measurement sets on which the objective of one problem is evaluated, in batches of several sets."""
-        design = self.design
+        design = None if self.design is None or self.design.features_only else self.design
         if isinstance(self.problems, NetworkData):
             problem = self.problems.only(place).to(torch.device("cpu"))
             inputs = [None] if design is None else input_sets(problem, design, Streams((0,)))(range(sets))

@@ -80,7 +80,7 @@ class Streams:
         if not first <= self.step < first + len(block):
             first, block = self.step, law(self.keys(role), range(self.step, self.step + ahead), size, self.device)
             self._blocks[place] = first, block
-        # A copy, since whoever asked may write into it.
+        # A copy, since callers may modify it.
         return block[self.step - first].reshape(-1, *shape).clone()
 
 
@@ -392,7 +392,7 @@ class TaskData(pl.LightningDataModule):
         self.step = state_dict["step"]
 
     def batches(self, data: TrainingData | NetworkData, first: int = 0) -> Iterator[Batch]:
-        """Batches of the steps from `first` on, without end."""
+        """Batches of the steps from `first` on, indefinitely."""
         rows, sets = self._rows(data), self._sets(data)
         chunks = (range(start, start + CHUNK) for start in count(first - first % CHUNK, CHUNK))
         every = (Batch(n, *A) for steps in chunks for n, A in zip(rows(steps), sets(steps), strict=False))

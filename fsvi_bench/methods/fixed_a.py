@@ -98,7 +98,7 @@ class FixedA(FunctionalMethod):
         for place, optimizer in enumerate(optimizers):
             if stopped[place] is None:
                 losses[place] = self._iterate(place, optimizer, batch)
-        self.note(losses)
+        self.note(losses, losses[[each is None for each in stopped]])
         return None
 
     def _iterate(self, place: int, optimizer: Any, batch: Batch) -> float:
@@ -194,7 +194,7 @@ def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[G
     In d = s² the covariance part is c/2 [aᵀd − r − log det Vᵀdiag(d)V] with a_i = [ΦᵀΦ/σ²]_ii/c + [VVᵀ]_ii. It is
     convex, and after scaling it is a D-optimal design problem, which d_i ← d_i h_i/a_i with
     h = diag V(Vᵀdiag(d)V)⁻¹Vᵀ solves monotonically (Silvey, Titterington and Torsney 1978). By duality the value is
-    within c/2 · r log max h_i/a_i of the minimum.
+    within c/2 · r log max h_i/a_i of the minimum; it may be above the tolerance after `MAX_DESIGN_STEPS`.
     """
     r = V.shape[1]
     a = task.Phi.square().sum(0) / (task.frozen.noise_variance * c) + V.square().sum(-1)

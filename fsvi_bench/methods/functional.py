@@ -96,8 +96,11 @@ class FunctionalMethod(Method):
         return self.options.design.measure(Phi_A, span=not self.training)
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
-        """From the cache, or by averaged natural gradients; None if the KL has weight 0, where there is no optimum."""
-        if self.kl_weight == 0:
+        """From the cache, or by averaged natural gradients.
+
+        None if the KL has weight 0, where there is no optimum, and for an objective other than RANDA's.
+        """
+        if self.kl_weight == 0 or type(self).loss.__module__ not in SHARING:
             return [None] * len(tasks)
         paths = [_cached_at(self, task) for task in tasks]
         found = {path: _read(path) for path in paths}
@@ -113,11 +116,8 @@ class FunctionalMethod(Method):
 
 def _cached_at(method: FunctionalMethod, task: Task) -> Path:
     """The path of a cached optimum; its name is a hash of everything that determines the optimum."""
-    # The objective's value comes from `loss`: methods in SHARING have the same one, any other method has its own.
-    loss = type(method).loss
-    whose = "ours" if loss.__module__ in SHARING else f"{loss.__module__}.{loss.__qualname__}"
     design, code = asdict(method.options.design), meaning_sha256(__name__, *SHARING)
-    decided_by = [task.frozen.sha256, method.family, method.kl_weight, design, code, whose, arithmetic()]
+    decided_by = [task.frozen.sha256, method.family, method.kl_weight, design, code, arithmetic()]
     return cache_dir() / "optima" / task.frozen.dataset / f"{sha256_of_json(decided_by)[:24]}.json"
 
 

@@ -22,7 +22,9 @@ _EXACT_LIMIT = ExactLimit(
 class RandA(FunctionalMethod):
     """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with a new A at each step (Burt et al. 2020, eq. 6).
 
-    For a network this is TFSVI (Rudner, Chen, Teh and Gal 2022), whose functional KL is that of its tangent.
+    For a network this is TFSVI (Rudner, Chen, Teh and Gal 2022), whose functional KL is that of its tangent, except
+    that q and the prior share one tangent, at q's mean. TFSVI takes the prior's at its own mean, 0, where only the
+    gradient with respect to the output bias is not 0.
     """
 
     class Options(FunctionalOptions):

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fsvi_bench.maths.batching import filled, one_by_one, parameter
+from fsvi_bench.maths.batching import one_by_one, parameter
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.methods.base import Method, PositiveShare, StepOptions
 from fsvi_bench.methods.data import Batch
@@ -96,7 +96,7 @@ class Iterates(TrainablePosterior):
         self.w[:, : self.k] = mean
 
     def forward(self) -> Points:
-        return Points(self.w[:, None, : filled(self.k)])
+        return Points(self.w[:, None, : self.k])
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -109,12 +109,18 @@ class Average(nn.Module):
         super().__init__()
         self.module: Any = deepcopy(q).requires_grad_(False)
         self.count = 0  #: of iterates in the mean
+        #: Log odds of certain weights, which are not trained; their differences are NaN.
+        self.some_infinite = any(bool(each.isinf().any()) for each in q.parameters())
 
     @torch.no_grad()
     def update(self, q: TrainablePosterior) -> None:
-        """Takes in the present iterate."""
+        """Adds the current iterate to the mean."""
         self.count += 1
-        torch._foreach_lerp_([*self.module.parameters()], [*q.parameters()], 1 / self.count)
+        means, iterates = [*self.module.parameters()], [*q.parameters()]
+        torch._foreach_lerp_(means, iterates, 1 / self.count)
+        if self.some_infinite:
+            for mean, iterate in zip(means, iterates, strict=True):
+                mean.copy_(torch.where(iterate.isinf(), iterate, mean))
 
     def get_extra_state(self) -> int:
         return self.count

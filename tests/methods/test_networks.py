@@ -205,6 +205,7 @@ ON_NETWORKS = [
     ("f-svgd", {"max_steps": 12, "minibatch": "full", "M": 6, "draw_A": "mixed", "averaging": 0.5}),
     ("bernoulli-dropout", {**SHORT, "training": "masks"}),
     ("bernoulli-dropout", {**SHORT, "training": "masks", "estimator": "per-minibatch", "retain_probability": 0.5}),
+    ("bernoulli-dropout", {**SHORT, "training": "masks", "averaging": 0.5}),
     ("sample-then-optimise", {"max_steps": 40, "particles": 5}),
     ("laplace", {"structure": "kronecker"}),
     ("laplace", {}),

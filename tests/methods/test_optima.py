@@ -8,6 +8,7 @@ import torch
 
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.scores import score, trace_scores
 from tests.maths.draws import EXPECTED, PUBLISHED, linspace, published
@@ -55,6 +56,18 @@ def weight_space(problem, family):
 
 
 ONE_NATURAL_STEP = {"step_size": 1.0, "decay": 0.0, "averaging": 0.0, "max_steps": 1}
+
+
+class Shifted(RandA):
+    """Another objective than RANDA's, which nobody knows the optimum of."""
+
+    def loss(self, q, batch):
+        return super().loss(q, batch) + 100.0
+
+
+def test_a_method_with_another_objective_than_randas_has_no_known_optimum(toy):
+    assert RandA(toy, "ffg", 0, M=5).optima([toy])[0] is not None
+    assert Shifted(toy, "ffg", 0, M=5).optima([toy]) == [None]
 
 
 @pytest.mark.data

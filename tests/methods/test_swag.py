@@ -1,5 +1,7 @@
 """SWAG against its definition: SGD with momentum written as a loop, and moments of what that loop collects."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,17 @@ def test_the_posterior_has_the_moments_of_the_iterates(settings, collected):
     q = method.posterior()[0]
     close(q.mean, torch.from_numpy(mean), rtol=1e-10)
     close(q.covariance, torch.from_numpy(covariance), rtol=1e-9, atol=1e-10 * float(abs(covariance).max()))
+
+
+@pytest.mark.parametrize("k", [4, 5])
+def test_the_objective_at_the_start_is_the_energy_of_0(k):
+    """Whether or not k is filled up."""
+    data = synthetic(1, N=31, k=k)
+    energy = 0.5 * (data.y[0] @ data.y[0] / data.noise_variance[0] + 31 * (2 * torch.pi * data.noise_variance[0]).log())
+    expected = float(energy) + 0.5 * k * math.log(2 * math.pi)
+    method = method_on("swag", data, "full", {"minibatch": "full"})
+    batch = next(iter(method.data()))
+    assert method.loss(method.q(), batch).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_step_is_a_share_of_the_largest_stable_one():
