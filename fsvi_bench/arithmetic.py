@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.files import is_file
 from fsvi_bench.resources import read_yaml, resource_dir
 
 Kernels = Literal["own", "portable"]
@@ -46,8 +47,17 @@ def use_kernels(asked: Kernels = "own") -> None:
 def kernels_of_protocol(name: str | None) -> Kernels:
     """The kernels of a protocol, read before torch is imported; the protocol itself is checked later."""
     path = resource_dir("conf") / "protocols" / f"{name}.yaml"
-    content = read_yaml(path) if name and path.is_file() else None
+    content = read_yaml(path) if name and is_file(path) else None
     return "portable" if isinstance(content, dict) and content.get("arithmetic") == "portable" else "own"
+
+
+def require_kernels_of(protocol: str | None) -> None:
+    """Raises InputError if a protocol asks for portable kernels and this process has others."""
+    if kernels_of_protocol(protocol) == "portable" and not arithmetic() and os.environ.get(KERNELS_VARIABLE) != "own":
+        raise InputError(
+            f"the protocol {protocol} asks for portable kernels, but this process has the processor's own; call "
+            f'fsvi_bench.arithmetic.use_kernels("portable") before torch is imported, or set {KERNELS_VARIABLE}=own'
+        )
 
 
 def arithmetic() -> dict[str, str]:

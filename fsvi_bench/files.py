@@ -124,6 +124,8 @@ def require_writable_directory(path: Path, what: str, fix: str) -> None:
     """
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
     try:
+        with contextlib.suppress(FileNotFoundError):
+            path.stat()  # a name can be too long
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:

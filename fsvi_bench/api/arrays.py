@@ -134,9 +134,8 @@ def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
         raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; {fix}")
     _require_weights(len(mean), k)
     if covariance.shape != (k, k):
-        fix = (
-            "put variances on its diagonal with numpy.diag" if covariance.ndim == 1 else f"give that of all {k} weights"
-        )
+        diagonal = "put variances on its diagonal with numpy.diag, or give two particles as an array"
+        fix = diagonal if covariance.ndim == 1 else f"give that of all {k} weights"
         raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {fix}")
     factor = _factor(covariance)
     if factor.shape[1] == k:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from fsvi_bench.arithmetic import require_kernels_of
 from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
@@ -48,7 +49,8 @@ def run(**options: Any) -> pd.DataFrame:
 
 def _by_name(found: re.Match[str]) -> str:
     """Replaces a flag by the name of the option in Python, and leaves quoted commands unchanged."""
-    return NAMES.get(found[1], found[1].replace("-", "_")) if found[1] else found[0]
+    name = NAMES.get(found[1], found[1].replace("-", "_")) if found[1] else None
+    return name if name in RunOptions.model_fields else found[0]
 
 
 def _run(options: dict[str, Any]) -> pd.DataFrame:
@@ -59,6 +61,7 @@ def _run(options: dict[str, Any]) -> pd.DataFrame:
         asked = RunOptions.model_validate(options)
     except ValidationError as error:
         raise InputError(f"option {invalid_field(error)}") from error
+    require_kernels_of(asked.protocol)
     plan = make_plan(asked)
     with WandbUploads(wandb_mode(asked.wandb), asked.out) as uploads:
         records, _ = compute(asked, plan, Silent(), uploads.log)

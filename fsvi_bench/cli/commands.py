@@ -369,7 +369,7 @@ class MethodsCheck(Options):
         families: Family; may be repeated. Default: all families of the method.
         settings: Method option; may be repeated.
         measurement_points: Size M of the measurement set. Default: 10.
-        max_steps: Training steps of each check. Default: 20, for methods with this option.
+        max_steps: Training steps of each check. Default: 20 or, in two checks, 100, for methods with this option.
         device: auto, cpu or cuda; with a GPU, its results are also compared with those of the CPU.
     """
 

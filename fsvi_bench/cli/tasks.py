@@ -10,16 +10,17 @@ from rich.table import Table
 
 from fsvi_bench.cli.commands import TasksBuild, TasksExport, TasksShow, TasksVerify
 from fsvi_bench.cli.console import show, stderr
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.presenting.tables import facts
 from fsvi_bench.tasks.build import load_cached, verification
-from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.card import ToySource, card_names, load_card
 from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, save
 from fsvi_bench.tasks.export import export_task, split_path
 from fsvi_bench.tasks.official import Source, official_path, official_splits, sources
 from fsvi_bench.tasks.refit import Refit
 from fsvi_bench.tasks.sets import write_set
+from fsvi_bench.tasks.splits import ranges
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.threads import use_one_thread
 
@@ -37,6 +38,8 @@ def tasks_build(options: TasksBuild) -> int:
         raise InputError(
             "tasks build needs either --out FOLDER, to write tasks, or --check, to compare without writing; give one"
         )
+    if options.check and options.as_set:
+        raise InputError("--as-set writes files, but --check writes none; drop one of them")
     splits = options.splits or ("0" if options.check else None)
     chosen = chosen_splits(Request(datasets=options.datasets, splits=splits))
     executor, progress = LocalExecutor(options.workers or available_cores()), RichProgress()
@@ -44,6 +47,8 @@ def tasks_build(options: TasksBuild) -> int:
         with progress:
             refits = refit_official(chosen, executor, options.data_dir, progress)
         return _print_refits(refits)
+    if options.as_set:
+        _require_sets(chosen)
     require_data(chosen, options.data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
@@ -58,6 +63,19 @@ def tasks_build(options: TasksBuild) -> int:
     for (name, split), reason in refusals.items():
         stderr.print(f"{name} split {split}: {reason}", style="red")
     return 1 if refusals else 0
+
+
+def _require_sets(chosen: Sequence[tuple[str, int]]) -> None:
+    """Raises InputError if the splits of a data set cannot be in one file."""
+    for name in dict(chosen):
+        splits = [split for dataset, split in chosen if dataset == name]
+        if splits != list(range(len(splits))):
+            raise InputError(
+                f"--as-set needs the first splits of a data set, got {name} with {ranges(splits)}; pass --splits 0-9, "
+                "for example"
+            )
+        if isinstance(load_card(name).source, ToySource) and len(splits) > 1:
+            raise InputError(f"each split of {name} has its own data, so one file cannot have several; drop --as-set")
 
 
 def _write(dataset: str, members: Sequence[CertifiedTask], out: Path, as_set: bool) -> list[Path]:
@@ -102,13 +120,13 @@ def tasks_verify(options: TasksVerify) -> int:
     for source in named:
         try:
             task, stored = source.read()
+            difference, wrong = verification(task, stored, options.data_dir)
         except InputError as error:
             if len(named) == 1:
                 raise
             unreadable += 1
             stderr.print(str(error), style="red")
             continue
-        difference, wrong = verification(task, stored, options.data_dir)
         for line in wrong:
             stderr.print(f"{source}: {line}", style="red")
         if not wrong:
@@ -183,5 +201,7 @@ def _sources(names: Sequence[str], splits: str | None = None) -> list[Source]:
     if splits is not None:
         if any(name.endswith(".safetensors") or ":" in name for name in tasks):
             raise InputError("--splits applies to data sets, but a task is one split; drop --splits or name a data set")
+        if others := [name for name in tasks if name not in card_names()]:
+            raise unknown_name("data set", others[0], card_names())
         tasks = [f"{name}:{splits}" for name in tasks]
     return [source for name in tasks for source in sources(name)]

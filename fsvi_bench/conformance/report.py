@@ -18,16 +18,16 @@ class Failed(AssertionError):
 
 
 class NotApplicable(SkipTest):
-    """A check has nothing to ask here; the message says why."""
+    """The check does not apply; the message says why."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found; of a method, in one family."""
+    """The result of one check; for a method, in one family."""
 
     check: str
     status: Status
-    message: str  #: what was found; where it is ok, what that does not cover, or nothing
+    message: str  #: what was found; if ok, a remark or nothing
     family: Family | None = None
 
 
@@ -38,7 +38,7 @@ class Report:
     name: str
     findings: tuple[Finding, ...]
     rules: str  #: the page that says what is expected
-    unchecked: str = ""  #: a remark on what it supports and no check covers
+    unchecked: str = ""  #: a supported feature that no check covers
 
     @property
     def ok(self) -> bool:

@@ -105,9 +105,7 @@ Setting = Annotated[
     | Annotated[int, Field(ge=-(2**63), lt=2**63)]
     | Annotated[Number, BeforeValidator(_no_integer)]
     | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")],
-    _expected(
-        "true, false, a finite number (whole ones of at most 64 bits), or at most 200 characters without < and >"
-    ),
+    _expected("true, false, a finite number (if whole, of at most 64 bits), or at most 200 characters without < >"),
 ]
 
 

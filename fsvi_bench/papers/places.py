@@ -72,12 +72,9 @@ class Cells:
 
 
 def places(plan: Plan) -> Iterator[Place]:
-    """Every cell of a plan."""
-    for dataset, split in (task.place for task in plan.tasks):
-        for variant in plan.variants:
-            if variant.is_for(dataset):
-                for seed in variant.seeds:
-                    yield Place(dataset, split, variant.method, variant.family, variant.hyperparameters, seed)
+    """Every cell of a plan, in its order."""
+    for c in plan.cells():
+        yield Place(c.dataset, c.split, c.method, c.family, c.hyperparameters, c.seed)
 
 
 def run_or_find(plan: Plan, workspace: Workspace, name: str) -> Cells:

@@ -116,10 +116,9 @@ class Average(nn.Module):
     def update(self, q: TrainablePosterior) -> None:
         """Adds the current iterate to the mean."""
         self.count += 1
-        means, iterates = [*self.module.parameters()], [*q.parameters()]
-        torch._foreach_lerp_(means, iterates, 1 / self.count)
+        torch._foreach_lerp_([*self.module.parameters()], [*q.parameters()], 1 / self.count)
         if self.some_infinite:
-            for mean, iterate in zip(means, iterates, strict=True):
+            for mean, iterate in zip(self.module.parameters(), q.parameters(), strict=True):
                 mean.copy_(torch.where(iterate.isinf(), iterate, mean))
 
     def get_extra_state(self) -> int:

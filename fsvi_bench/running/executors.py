@@ -325,7 +325,7 @@ def shielded_start() -> Iterator[None]:
 def make_executor(
     name: str, workers: int | None = None, ray_address: str | None = None, gpu_share: float | None = None
 ) -> Executor:
-    """The executor `local` (so many processes) or `ray` (the cluster at this address, at $RAY_ADDRESS, or a new one).
+    """The executor `local` (that many processes) or `ray` (the cluster at this address, at $RAY_ADDRESS, or a new one).
 
     Raises:
         InputError: there is no such cluster.

@@ -63,7 +63,7 @@ def score_network(
 def _kl(q: Posterior, space: NetworkData | Linearised, network: CertifiedNetwork, seed: int) -> Score | None:
     """log Z − ELBO over the weights of q, with the errors of both; None unless q is a Gaussian with a density.
 
-    It counts every labelling of the hidden units as a mode of its own: a q around one of them pays up to log 2^H·H!.
+    The posterior has 2^H·H! equivalent modes: the KL of a q around one of them is larger by up to log 2^H·H!.
     """
     if not (isinstance(space, NetworkData) and isinstance(q, GaussianPosterior | FactorGaussian)) or q.singular:
         return None

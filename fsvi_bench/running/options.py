@@ -107,7 +107,8 @@ class Request(BaseModel):
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
         default=(),
-        description="Task file, or a task such as boston:0 or (a network) yacht:0:collapsed-10; may be repeated.",
+        description="Task file, or a task such as boston:0 or (a network) yacht:0:collapsed-10; may be repeated. "
+        "Data sets of the protocol are run as well.",
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
         default=(),

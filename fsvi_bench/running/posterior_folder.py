@@ -118,7 +118,8 @@ def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str,
             raise InputError(
                 f"{path} belongs to the network task {network}; score it with --task {network} --posterior {path}"
             )
-        place, what = by_sha256.get(named), official_name(named) or f"task {quoted(named[:12])}"
+        place = by_sha256.get(named)
+        what = "" if place else official_name(named) or f"task {quoted(named[:12])}"
     elif found is not None:
         place = found["dataset"], int(found["split"])
         what = f"{place[0][:60]!r} split {place[1]}"

@@ -80,7 +80,8 @@ def _kernels() -> str:
 
 def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
     """Versions, platform, the device used, threads, the seed, and when the cell's batch was started (UTC)."""
-    hardware = torch.cuda.get_device_name() if device == "cuda" else _processor()
+    there = torch.cuda.is_available()  # the command's own machine need not have the GPU of a cluster
+    hardware = _processor() if device != "cuda" else torch.cuda.get_device_name() if there else None
     return {
         **_unchanging(),
         "device": device,

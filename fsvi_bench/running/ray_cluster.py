@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -71,15 +71,18 @@ class RayExecutor(Executor):
             InputError: Ray is not installed, nothing answers at the address, or the cluster cannot fit a call.
         """
         executor = cls(_join(address, workers), workers, gpu_share)
-        if executor.room() < 1:
-            raise InputError(
-                f"the Ray cluster at {executor.address} has no free CPU; start its nodes with --num-cpus 1 or more"
-            )
-        if gpu_share is not None and not executor.has_gpu:
-            raise InputError(
-                f"--gpu-share: the Ray cluster at {executor.address} has no GPU; start its nodes with --num-gpus, "
-                "or drop the flag"
-            )
+        with ExitStack() as stack:
+            stack.callback(executor.close)
+            if executor.room() < 1:
+                raise InputError(
+                    f"the Ray cluster at {executor.address} has no free CPU; start its nodes with --num-cpus 1 or more"
+                )
+            if gpu_share is not None and not executor.has_gpu:
+                raise InputError(
+                    f"--gpu-share: the Ray cluster at {executor.address} has no GPU; start its nodes with --num-gpus, "
+                    "or drop the flag"
+                )
+            stack.pop_all()
         return executor
 
     def close(self) -> None:

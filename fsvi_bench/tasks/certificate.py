@@ -12,11 +12,11 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused, invalid_field
-from fsvi_bench.files import is_file, write_atomically
+from fsvi_bench.files import is_file, replace_together
 from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings, Strict
-from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
+from fsvi_bench.tasks.frozen import FrozenTask, read_task, task_file
 
 if TYPE_CHECKING:
     from fsvi_bench.tasks.task import Task
@@ -261,11 +261,8 @@ def save(built: tuple[FrozenTask, Certificate | None], path: Path) -> None:
         TaskRefused: a number of the certificate is not finite.
     """
     task, certificate = built
-    if certificate is None:
-        certificate_path(path).unlink(missing_ok=True)  # a stale one, of the task previously stored there
-    else:
-        write_atomically(certificate_path(path), f"{certificate_json(certificate, indent=2)}\n".encode())
-    write_task(path, task)
+    text = None if certificate is None else f"{certificate_json(certificate, indent=2)}\n".encode()
+    replace_together(path.parent, {certificate_path(path).name: text}, path.name, task_file(task))
 
 
 def certificate_path(task_path: Path) -> Path:

@@ -7,7 +7,7 @@ when L-BFGS stops.
 
 With many inputs, a kernel of lengthscale 1 is almost 0 between most pairs of rows, and the fit can end where everything
 is noise. The cards of such data sets have a longer `initial_lengthscale`, and, where that is not enough, more initial
-noise and `initial_rows`: the fit then starts at the exact GP of so many rows, as in Snelson and Ghahramani (2006).
+noise and `initial_rows`: the fit then starts at the exact GP of that many rows, as in Snelson and Ghahramani (2006).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def exact_gp(X: Array, y: Array, settings: FitSettings) -> tuple[SparseGP, Optim
     """The kernel and the noise of greatest evidence on X [N,D] and y [N], at O(N³) per iteration, and how it ended.
 
     It is the sparse GP with the rows as inducing points, whose bound is the evidence up to the jitter. As it is only
-    a start, it ends after `START_ITERATIONS`: the evidence can be nearly flat, and the search then go on for an hour.
+    a start, it ends after `START_ITERATIONS`: the evidence can be nearly flat, and the search could then take an hour.
     """
     model, iterations = SparseGP(X, y, X, settings), min(START_ITERATIONS, settings.max_iterations)
     return model, _maximise(CollapsedBound(model.likelihood, model, settings.jitter), iterations, fixed=X.size)

@@ -17,9 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted, unknown_name
+from fsvi_bench.files import write_atomically
 from fsvi_bench.tasks.card import all_names, card_names, load_card
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, write_tensor_file
+from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-task/1"
 FEATURES = ("sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard")
@@ -87,9 +88,14 @@ def write_task(path: Path, task: FrozenTask) -> None:
     Raises:
         InputError: the path is not writable.
     """
+    write_atomically(path, task_file(task))
+
+
+def task_file(task: FrozenTask) -> bytes:
+    """The bytes of a task file."""
     own = task.own_data
     data = {} if own is None else {"X": torch.from_numpy(own.X), "y": torch.from_numpy(own.y)}
-    write_tensor_file(path, {**task.tensors, **data}, task.metadata)
+    return tensor_file({**task.tensors, **data}, task.metadata)
 
 
 def read_task(path: Path) -> FrozenTask:

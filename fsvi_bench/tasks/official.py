@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -53,7 +53,7 @@ def find_task(dataset: str, split: int, *, official: bool = True) -> CertifiedTa
     return load_cached(load_card(dataset), split)
 
 
-@lru_cache(256)
+@cache
 def read_official(dataset: str, split: int) -> CertifiedTask:
     """An official task and its certificate, which is trusted here; `fsvi-bench tasks verify` recomputes it.
 

@@ -46,6 +46,11 @@ def test_single_values_and_classes_of_methods_are_accepted(tmp_path):
         ({"methods": [Method]}, "'Method' is not a complete"),
         ({"methods": [type("Mine", (RandA,), {})]}, "name it as path/file.py:Mine"),
         ({"device": "tpu"}, "option device is 'tpu', expected 'auto', 'cpu' or 'cuda'"),
+        ({"protocol": "official"}, "asks for portable kernels, but this process has the processor's own"),
+        (
+            {"protocol": "burt2020-fig1", "methods": ["spike-and-slab"]},
+            "^the protocol: full: none of the chosen methods",
+        ),
         ({"ray_address": "x:1"}, "ray_address requires executor ray"),
         ({"gpu_share": 0.5}, "gpu_share requires executor ray"),
         ({"executor": "ray", "gpu_share": 1.5}, "option gpu_share is 1.5, expected at most 1"),

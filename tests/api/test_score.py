@@ -166,7 +166,7 @@ REFUSED = {
     "negative scale": (lambda m, C, q: FactorisedGaussian(q.mean, -q.mean.abs() - 1), "'scale' contains -"),
     "upper triangle": (lambda m, C, q: FullGaussian(q.mean, q.covariance), "its scale_tril has entries above the diagonal"),
     "a batch": (lambda m, C, q: q.map(lambda t: t[None]), "shapes mean [1, 100], scale_tril [1, 100, 100], expected those of one problem; score q[0]"),
-    "variances": (lambda m, C, q: (m, np.diag(C)), "the covariance has shape [100], expected [100, 100]; put variances on its diagonal with numpy.diag"),
+    "variances": (lambda m, C, q: (m, np.diag(C)), "the covariance has shape [100], expected [100, 100]; put variances on its diagonal with numpy.diag, or give two particles as an array"),
     "wide": (lambda m, C, q: (m, C[:, :40]), "the covariance has shape [100, 40], expected [100, 100]"),
     "a matrix for a mean": (lambda m, C, q: (C, C), "the mean has shape [100, 100], expected [100]"),
     "asymmetric": (lambda m, C, q: (m, C + np.tril(C, 3)), "if that is rounding, give (C + C.T) / 2"),

@@ -250,6 +250,8 @@ LONG = 300 * "a"  #: longer than any file's name may be
         (f"verify board/entries/{LONG}", "is not a folder"),
         (f"submit --check board/entries/{LONG}", "is not a folder"),
         (f"leaderboard init --root {LONG} --secret secret", "File name too long"),
+        (f"run --dataset toy --method exact --out {LONG}", "File name too long"),
+        (f"run --protocol {LONG}", "unknown protocol"),
     ],
 )
 def test_names_that_are_too_long_are_of_nothing(refused, words, said):

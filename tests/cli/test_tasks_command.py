@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fsvi_bench.errors import TaskRefused
+from fsvi_bench.cli import tasks as tasks_command
+from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running import runner
 from fsvi_bench.tasks.certificate import read_certified, save
 from fsvi_bench.tasks.frozen import read_task, write_task
@@ -71,7 +72,7 @@ def test_tasks_build_writes_a_set_for_each_data_set(cli, refused, tmp_path, monk
     for split in (0, 1):
         written, official = read_member(path, split), read_official("diabetes", split)
         assert (written.task.sha256, written.certificate) == (official.task.sha256, official.certificate)
-    assert "expected splits 0, 1, ... of one data set" in refused(*build, "--splits", "1")
+    assert "--as-set needs the first splits of a data set, got diabetes with 1" in refused(*build, "--splits", "1")
 
 
 def test_a_data_set_with_a_refused_task_gets_no_set(cli, tmp_path, monkeypatch):
@@ -153,3 +154,47 @@ def test_run_and_score_take_an_official_task_by_its_name(cli, refused, tmp_path)
     assert status == 0
     assert json.loads(out)["kl"] == record["scores"]["kl"]
     assert "names 20 tasks, expected one" in refused("score", "--task", "diabetes:0-19", "--posterior", posterior)
+
+
+def test_missing_data_of_one_task_do_not_stop_the_others_from_being_verified(cli, tmp_path, monkeypatch):
+    verified = tasks_command.verification
+
+    def verification(task, stored, data_dir):
+        if task.dataset == "boston":
+            raise InputError("the raw data of boston are not here")
+        return verified(task, stored, data_dir)
+
+    monkeypatch.setattr(tasks_command, "verification", verification)
+    status, out, err = cli("tasks", "verify", "boston:0", "diabetes:0")
+    assert (status, err.strip()) == (2, "the raw data of boston are not here")
+    assert "diabetes:0: certificate holds" in out
+    assert "1 of 2 hold" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["build", "--dataset", "diabetes", "--splits", "1,3", "--as-set"], "--as-set needs the first splits"),
+        (["build", "--dataset", "toy", "--splits", "0-2", "--as-set"], "each split of toy has its own data"),
+        (["export", "nowhere", "--splits", "0"], "unknown data set 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_any_fit(cli, tmp_path, monkeypatch, words, message):
+    monkeypatch.setattr(runner, "fit_missing", lambda *given: pytest.fail("it was fitted"))
+    status, out, err = cli("tasks", *words, "--out", tmp_path / "out")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_check_writes_no_set(cli):
+    assert cli("tasks", "build", "--dataset", "toy", "--check", "--as-set")[0] == 2
+
+
+def test_a_task_without_a_certificate_cannot_be_written_below_a_file(cli, tmp_path):
+    save((read_official("diabetes", 0).task, None), tmp_path / "bare" / "split-00.safetensors")
+    (tmp_path / "file").write_text("")
+    status, _, err = cli("tasks", "export", tmp_path / "bare" / "split-00.safetensors", "--format", "task", "--out",
+                         tmp_path / "file")  # fmt: skip
+    assert status == 2
+    assert "Traceback" not in err

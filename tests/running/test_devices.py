@@ -1,12 +1,16 @@
 """`--device auto` on pretended devices: the rule gives back the speeds that it was measured with."""
 
+from datetime import UTC, datetime
+
 import pytest
+import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running.devices import RANDA, SPEEDS, Work, device_for, fastest, steps_of, work_of
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
+from fsvi_bench.running.provenance import provenance
 
 
 @pytest.mark.parametrize(
@@ -76,3 +80,11 @@ def test_dropout_takes_steps_with_masks_only():
     entry = load_method("bernoulli-dropout")
     assert steps_of(entry, entry.options({"max_steps": 7})) == 0
     assert steps_of(entry, entry.options({"training": "masks", "max_steps": 7})) == 7
+
+
+def test_a_machine_without_a_gpu_plans_for_those_of_a_cluster():
+    """The command's own machine needs none: what runs a cell says which GPU it was."""
+    found = provenance("cuda", 0, datetime.now(UTC))
+    assert (found["device"], found["hardware"]) == (
+        "cuda", torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    )  # fmt: skip

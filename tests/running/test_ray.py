@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+import fsvi_bench
 from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
 from fsvi_bench.running.executors import make_executor
@@ -99,6 +100,17 @@ def test_room_is_counted_in_cores_and_shares_of_gpus(monkeypatch, device, share,
     assert choose_device("auto", executor.has_gpu) == "cuda"
 
 
+def test_a_cluster_that_cannot_take_a_run_is_left_and_its_own_flags_keep_their_names(monkeypatch):
+    require_ray()
+    closed = []
+    monkeypatch.setattr(ray_cluster, "_join", lambda address, workers: "head:1")
+    monkeypatch.setattr(RayExecutor, "close", lambda self: closed.append(self.address))
+    monkeypatch.setattr(RayExecutor, "room", lambda self: 0)
+    with pytest.raises(InputError, match="start its nodes with --num-cpus 1 or more"):
+        fsvi_bench.run(datasets=["toy"], methods=["exact"], executor="ray", ray_address="head:1", wandb="off")
+    assert closed == ["head:1"]
+
+
 @pytest.mark.parametrize(("nodes", "answering"), [([], True), (NODES, False)])
 def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path, nodes, answering):
     """No node left, or no head: the call that is under way is not waited for."""
@@ -117,6 +129,7 @@ def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path,
 
 ADDRESSES = """
 import sys, time
+import fsvi_bench
 from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
 from fsvi_bench.running.executors import make_executor
