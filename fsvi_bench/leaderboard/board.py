@@ -38,7 +38,7 @@ from fsvi_bench.leaderboard.entry import (
 )
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
 from fsvi_bench.leaderboard.ranked_tasks import runs
-from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, NetworkFacts, Result, result_path
+from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
 from fsvi_bench.networks.task import LOGIT
 from fsvi_bench.strict import checked, toml_text
@@ -110,7 +110,7 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     entries, refused = read_entries(root)
     if read.is_networks:
         entries = [entry for entry in entries if _takes_networks(entry, read)]
-    standings = _with_one_reference([_standing(entry, root, read, signed, wanted) for entry in entries])
+    standings = _with_equal_tasks([_standing(entry, root, read, signed, wanted) for entry in entries])
     # Of two entries that are too similar, the one with a result takes precedence.
     kept: list[Standing] = []
     for standing in sorted(standings, key=lambda each: (each.result is None, each.name)):
@@ -211,7 +211,7 @@ def write_entry(
                 folder.rename(earlier)
             made.rename(folder)
         except BaseException:
-            if os.path.lexists(earlier):
+            if os.path.lexists(earlier) and not os.path.lexists(folder):
                 earlier.rename(folder)
             raise
     return entry
@@ -223,17 +223,21 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def _with_one_reference(standings: Sequence[Standing]) -> list[Standing]:
-    """Results that compare with other references of networks than most results do not count."""
+def _with_equal_tasks(standings: Sequence[Standing]) -> list[Standing]:
+    """Results for other tasks than most results, or with other references of networks, do not count.
 
-    def references(standing: Standing) -> frozenset[tuple[Place, str]]:
-        networks = ((cell.place, cell.task) for cell in standing.cells if isinstance(cell.task, NetworkFacts))
-        return frozenset((place, task.reference_sha256) for place, task in networks)
+    Targets drawn from a model depend on the kernels that drew them, so equal secrets need not give equal tasks.
+    """
 
-    (usual, _), *_ = Counter(references(each) for each in standings if each.result).most_common(1) or [(frozenset(), 0)]
-    why = "its result compares with other references than those of the other entries"
+    def tasks(standing: Standing) -> frozenset[tuple[Place, str, str]]:
+        return frozenset(
+            (cell.place, cell.task.sha256, getattr(cell.task, "reference_sha256", "")) for cell in standing.cells
+        )
+
+    (usual, _), *_ = Counter(tasks(each) for each in standings if each.result).most_common(1) or [(frozenset(), 0)]
+    why = "its result is for other tasks or references than those of other entries"
     return [
-        each if each.result is None or references(each) == usual else Standing(each.entry, None, None, why)
+        each if each.result is None or tasks(each) == usual else Standing(each.entry, None, None, why)
         for each in standings
     ]
 

@@ -79,11 +79,11 @@ Line = Annotated[
 ]  # fmt: skip
 Text = Annotated[
     str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$"),
-    _expected("text of at most 4,000 characters without <, > and control characters"),
+    _expected("text of at most 4,000 characters without <, > and control or invisible characters"),
 ]  # fmt: skip
 Link = Annotated[
     str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$"),
-    _expected("an address of at most 300 characters that starts with https://"),
+    _expected("an address of at most 300 characters that starts with https://, without user, brackets or quotes"),
 ]  # fmt: skip
 Account = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$"),
@@ -105,7 +105,10 @@ Setting = Annotated[
     | Annotated[int, Field(ge=-(2**63), lt=2**63)]
     | Annotated[Number, BeforeValidator(_no_integer)]
     | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")],
-    _expected("true, false, a finite number (if whole, of at most 64 bits), or at most 200 characters without < >"),
+    _expected(
+        "true, false, a finite number (integers of at most 64 bits), or text of at most 200 visible characters without "
+        "< and >"
+    ),
 ]
 
 

@@ -82,8 +82,10 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
 
 
 def _beginnings(text: str) -> Iterator[str]:
-    """Skeletons of the first word of a text, of its first two words, and so on."""
-    return (skeleton(each) for each in accumulate(re.split(r"[\W_]+", text)))
+    """Skeletons of the first word of a text, of its first two words, and so on: with the characters between them, which
+    may look like letters, and without."""
+    parts = re.split(r"([\W_]+)", text)
+    return (skeleton(each) for own in (parts, parts[::2]) for each in accumulate(own))
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:

@@ -39,6 +39,7 @@ from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 from fsvi_bench.tasks.splits import TRAIN_FRACTION
 
+MAP = ""  #: a name that no entry has
 TIE = 0.01  #: nats above the smallest score of those that tie
 RESAMPLES = 1000
 FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples are equal
@@ -169,22 +170,23 @@ def run_ranks(runs: pd.DataFrame, score: Score) -> pd.DataFrame:
     return pd.DataFrame(ranks, scores.index, scores.columns)
 
 
-def map_ranks(runs: pd.DataFrame, scores: Sequence[Score]) -> dict[Any, float]:
-    """By data set, the rank that the MAP, a point mass at the exact mean, would have if it were entered.
+def ranks_with_map(runs: pd.DataFrame, scores: Sequence[Score]) -> pd.DataFrame:
+    """Mean ranks by data set (rows) if the MAP, a point mass at the exact mean, were entered as `MAP`.
 
-    Its scores are among the facts of a task; NaN where one is missing.
+    Its scores are among the facts of a task; all ranks are NaN on a data set where one is missing.
     """
     found = []
     for score in scores:
         of_entries, margins = scores_and_margins(runs, score)
         of_runs = runs[runs["kind"] == "ranked"].groupby(of_entries.index.names)[f"map_{score}"].first()
-        own = of_runs.astype(float).loc[of_entries.index]
-        rows = np.column_stack([own, of_entries]), np.column_stack([np.full(len(own), TIE), margins])
-        ranks = [tied_ranks(*row)[0] for row in zip(*rows, strict=True)]
-        found.append(pd.Series(ranks, own.index).where(own.notna()))
+        together = of_entries.assign(**{MAP: of_runs.astype(float)})
+        ranks = [
+            tied_ranks(*row) for row in zip(together.to_numpy(), margins.assign(**{MAP: TIE}).to_numpy(), strict=True)
+        ]
+        frame = pd.DataFrame(ranks, together.index, together.columns)
+        found.append(frame.where(together[MAP].notna().groupby("dataset").transform("all"), axis=0))
     by_run = sum(found[1:], found[0]) / len(scores)
-    by_dataset: dict[Any, float] = by_run.groupby("dataset").mean().to_dict()
-    return by_dataset
+    return by_run.groupby("dataset").mean()
 
 
 def scores_and_margins(runs: pd.DataFrame, score: Score) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -26,7 +26,7 @@ class Swag(Method):
 
     SGD descends −log p(y, w). Its step is a fraction of the largest stable one, 2(1 + momentum)/λ_max(Λ), since a
     learning rate that suits one task diverges on the next; a network's λ_max is that of the start. Until two iterates
-    are collected q is N(iterate, I).
+    are collected q is N(iterate, I). Its objective, and the loss in traces, are those of the iterate.
     """
 
     class Options(StepOptions):

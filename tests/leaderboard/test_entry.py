@@ -67,7 +67,7 @@ def test_what_is_no_manifest_is_refused(tmp_path, old, new):
         ('title = "A title"', 'title = "a<b"', "title is 'a<b', expected one line of 1 to 200 visible characters"),
         ("https://a.org/b", "http://a.org/b", "link is 'http://a.org/b', expected an address of at most 300"),
         ("lr = 0.1", "lr = [1]", "settings.lr is [1], expected true, false, a finite number"),
-        ("lr = 0.1", f"lr = {2**63}", "if whole, of at most 64 bits"),
+        ("lr = 0.1", f"lr = {2**63}", "integers of at most 64 bits"),
         ("lr = 0.1", '"l r" = 0.1', "expected a Python name"),
     ],
 )

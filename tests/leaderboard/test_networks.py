@@ -180,17 +180,20 @@ def test_a_message_says_what_its_posterior_is_over(over, mode, known):
             _posterior(message, SimpleNamespace(k=data.k), "ffg")
 
 
-def test_results_of_other_references_do_not_count(tmp_path):
-    root = make_board(tmp_path, {name: lambda place, seed: 1.0 for name in ("a", "b", "c")}, NETWORKS)
+@pytest.mark.parametrize(
+    ("of", "changed"), [(NETWORKS, "reference_sha256"), (NETWORKS, "sha256"), (edition(["yacht"]), "sha256")]
+)
+def test_results_of_other_tasks_or_references_do_not_count(tmp_path, of, changed):
+    root = make_board(tmp_path, {name: lambda place, seed: 1.0 for name in ("a", "b", "c")}, of)
     path = result_path(root, "v2", "b")
     found = read_result(path)
     first, *others = found.cells
-    moved = first.model_copy(update={"task": first.task.model_copy(update={"reference_sha256": "0" * 64})})
+    moved = first.model_copy(update={"task": first.task.model_copy(update={changed: "0" * 64})})
     write_result(path, found.model_copy(update={"cells": (moved, *others)}))
     stale = {each.name: each.stale for each in read_board(root).standings}
     assert stale == {
         "a": None,
-        "b": "its result compares with other references than those of the other entries",
+        "b": "its result is for other tasks or references than those of other entries",
         "c": None,
     }
 

@@ -22,9 +22,9 @@ from fsvi_bench.leaderboard.ranking import (
     HEADLINES,
     TIE,
     comparison,
-    map_ranks,
     paired,
     rank,
+    ranks_with_map,
     run_frame,
     spreads,
     variation,
@@ -350,12 +350,13 @@ def test_the_map_ranks_as_an_entry_with_its_scores_would(tmp_path):
     drawn = {name: {run: float(rng.uniform(2.3, 2.7)) for run in runs(of)} for name in "abcd"}
     kls = {name: partial(lambda scores, place, seed: scores[place, seed], scores) for name, scores in drawn.items()}
     board = read_board(make_board(tmp_path / "without", kls, of))
-    found = map_ranks(run_frame(board.standings), HEADLINES["joint"])
-    entered = table(tmp_path / "with", kls | {"e": kl(2.5)}, of, "joint")["e"]
-    assert found == pytest.approx(entered.ranks, rel=1e-12)
-    assert len(set(found.values())) == 3
+    found = ranks_with_map(run_frame(board.standings), HEADLINES["joint"])
+    entered = table(tmp_path / "with", kls | {"e": kl(2.5)}, of, "joint")
+    for name, line in entered.items():
+        assert found["" if name == "e" else name].to_dict() == pytest.approx(line.ranks, rel=1e-12)
+    assert len(set(entered["e"].ranks.values())) == 3
     of_before = [replace(each, result=without_map(each.result)) for each in board.standings]
-    assert all(map(math.isnan, map_ranks(run_frame(of_before), HEADLINES["joint"]).values()))
+    assert ranks_with_map(run_frame(of_before), HEADLINES["joint"]).isna().all(axis=None)
 
 
 def without_map(result):

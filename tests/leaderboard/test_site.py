@@ -282,7 +282,7 @@ def test_with_six_ranked_data_sets_entries_are_tested_and_the_strip_shows_their_
     ahead = ", ".join(f"{name} {'1.50' if name == 'yacht' else '1.00'}" for name in ranked)
     third = ", ".join(f"{name} 3.00" for name in ranked)
     assert strips == [third, ahead, ahead.replace(" 1.00", " 2.00"), third]
-    assert "its mean rank would be 3.00; 0 of the 3 entries have a worse one." in Page(files["index.html"]).words
+    assert "its mean rank would be 3.00, ahead of 1 of the 3 entries." in Page(files["index.html"]).words
     assert [f'fill-opacity="{value}"' in joint for value in ("1.00", "0.75", "0.50", "0.00")] == [True] * 4
     assert re.findall(r'rotate\(-90\)">(\w+)<', joint) == ranked
     assert "<title>yacht: rank 1.50</title>" in joint

@@ -24,16 +24,17 @@ from fsvi_bench.leaderboard.ranking import (
     COMPARED,
     ESTIMATED,
     HEADLINES,
+    MAP,
     SHOWN,
     Line,
     Score,
     Spread,
     Table,
     dataset_medians,
-    map_ranks,
     p_value,
     paired,
     rank,
+    ranks_with_map,
     run_frame,
     scores_and_margins,
     spreads,
@@ -113,6 +114,23 @@ class Site:
         return any(each.result is not None and each.result.edition_status == "open" for each in self.shown.values())
 
     @cached_property
+    def with_map(self) -> pd.DataFrame:
+        """Ranks by data set in the joint table if the MAP were entered."""
+        return ranks_with_map(run_frame(self.shown.values()), HEADLINES["joint"])
+
+    @property
+    def mean_ranks_with_map(self) -> dict[str, float]:
+        """Their means over the ranked data sets, by entry."""
+        means = self.with_map.loc[self.board.edition.ranked_datasets].mean(skipna=False)
+        return dict(zip(map(str, means.index), means.tolist(), strict=True))
+
+    @property
+    def behind_map(self) -> int:
+        """The number of entries that the MAP would be ahead of."""
+        ranks = self.mean_ranks_with_map
+        return sum(rank > ranks[MAP] + 1e-9 for rank in ranks.values())
+
+    @cached_property
     def point_mass(self) -> Line:
         """The MAP, a point mass at the exact mean, as a line of the joint table.
 
@@ -128,8 +146,7 @@ class Site:
 
         by_dataset = {each: of([each]) for each in self.board.edition.datasets}
         over = dict.fromkeys(SHOWN, Spread(*[math.nan] * 4)) | of(self.board.edition.ranked_datasets)
-        ranks = map_ranks(run_frame(self.shown.values()), names)
-        mean_rank = float(np.mean([ranks[each] for each in self.board.edition.ranked_datasets]))
+        ranks, mean_rank = self.with_map[MAP].to_dict(), self.mean_ranks_with_map[MAP]
         return Line(WORDS["map"], 0, mean_rank, None, None, ranks, by_dataset, over, None, math.nan, 0, 0, None)
 
     def lines(self, key: str) -> list[Line]:

@@ -104,7 +104,7 @@ def marker(method: str) -> Markup:
 
 
 def duration(seconds: float) -> str:
-    """A duration such as `42 s`, `12 min`, `3.4 h` or `2.1 days`."""
+    """A duration such as `42.0 s`, `12.0 min`, `3.40 h` or `108 days`."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{three_digits(seconds / size)} {unit}"
