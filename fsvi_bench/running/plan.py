@@ -117,8 +117,8 @@ def make_plan(request: Request) -> Plan:
     rows = [row for row in rows if row.datasets is None or names.keys() & row.datasets]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
-        asked_for = f"{'--family' if request.families else 'the protocol'}: {', '.join(asked.families)}"
-        missing = f"{asked_for}: none of the chosen methods ({', '.join(methods)}) has it"
+        wanted = f"{'--family' if request.families else 'the protocol has the family'} {', '.join(asked.families)}"
+        missing = f"{wanted}: none of the chosen methods ({', '.join(methods)}) has it"
         raise InputError(f"{missing}; their families: {own}")
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(

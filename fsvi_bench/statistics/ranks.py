@@ -41,7 +41,7 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
 
 
 def tied_ranks(scores: Float[np.ndarray, " M"], margins: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """Ranks from 1, lowest score first; the scores up to the smallest of a group plus that score's margin are in it.
+    """Ranks from 1, lowest score first; a group holds the scores up to its smallest one plus the margin of that one.
 
     A group shares its mean rank. Chains of close scores do not join distant ones, and only the smallest score's own
     margin counts, so a large margin of a bad score gains nothing.

@@ -70,7 +70,7 @@ def make_task(
         seed: for the train/test split and the initial inducing points.
         name: name of the data set; letters, digits, - and _.
         initial_lengthscale: where the fit starts, in standard deviations of the inputs. With many inputs, try √D.
-        initial_noise_variance: where the fit starts, relative to the variance of the targets.
+        initial_noise_variance: the noise that the fit starts with, relative to the variance of the targets.
         initial_rows: number of training rows, drawn at random. If given, the fit starts at the kernel and noise of
             their exact GP, which takes O(initial_rows³) for each of at most 200 iterations.
 

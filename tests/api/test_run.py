@@ -49,7 +49,7 @@ def test_single_values_and_classes_of_methods_are_accepted(tmp_path):
         ({"protocol": "official"}, "asks for portable kernels, but this process has the processor's own"),
         (
             {"protocol": "burt2020-fig1", "methods": ["spike-and-slab"]},
-            "^the protocol: full: none of the chosen methods",
+            "^the protocol has the family full: none of the chosen methods",
         ),
         ({"ray_address": "x:1"}, "ray_address requires executor ray"),
         ({"gpu_share": 0.5}, "gpu_share requires executor ray"),
