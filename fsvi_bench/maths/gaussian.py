@@ -101,12 +101,6 @@ def gaussian_w2(
     return ((mean_q - mean_p).square().sum(-1) + bures_squared).sqrt()
 
 
-def gaussian_log_density(x: Vector, mean: Vector, tril: Matrix) -> PerProblem:
-    """log N(x; mean, LLᵀ)."""
-    mahalanobis = solve_tril(tril, (x - mean)[..., None]).square().sum((-2, -1))
-    return -0.5 * (mahalanobis + logdet_of_tril(tril) + x.shape[-1] * LOG_2PI)
-
-
 def normal_log_density(
     x: Float[Tensor, "*#B"], mean: Float[Tensor, "*#B"], variance: Float[Tensor, "*#B"]
 ) -> Float[Tensor, "*#B"]:

@@ -31,7 +31,6 @@ SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: i
 PAGE_WIDTH = 7.0  #: inches; the text width of a printed page, at which no letter is smaller than 8 points
 DOTS_PER_INCH = 200
 DOTS_IN_REPORT = 150  #: per inch, for figures as wide as a page
-NO_LOGARITHM = 1e-9  #: a smaller KL is zero up to rounding, and not shown on a logarithmic axis
 
 
 @dataclass(frozen=True)

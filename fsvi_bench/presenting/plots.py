@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.presenting.frames import Frames, select, worded
-from fsvi_bench.presenting.looks import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
+from fsvi_bench.presenting.looks import BLUE, GREEN, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
+from fsvi_bench.presenting.tables import ROUNDING
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 STROKES = ("|", "_", "+", "x")  #: markers without a filled area
@@ -238,7 +239,7 @@ class Panel(_Spec):
         if not found:
             return
         marks = pd.concat(found)
-        least, greatest = self.within or (NO_LOGARITHM if values.get_scale() == "log" else -math.inf, math.inf)
+        least, greatest = self.within or (ROUNDING if values.get_scale() == "log" else -math.inf, math.inf)
         shown = marks.loc[marks["stretches"], ["value", "low", "high"]].to_numpy(float)
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
         shown = shown[shown <= fence(shown)] if self.fence else shown
@@ -394,7 +395,7 @@ def digits(value: float | None, significant: int = 3) -> str:
         return "–"
     if math.isinf(value) or value == 0:
         return readable(value)
-    if abs(value) < NO_LOGARITHM:
+    if abs(value) < ROUNDING:
         return "≈ 0"
     rounded = float(f"{value:.{significant - 1}e}")
     if not 1e-3 <= abs(rounded) < 1e6:

@@ -20,7 +20,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.networks.scores import NetworkScores
 from fsvi_bench.networks.task import network_name
-from fsvi_bench.presenting.tables import Cell, Table, Written, in_words
+from fsvi_bench.presenting.tables import ROUNDING, Cell, Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
@@ -44,7 +44,6 @@ STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*Spread._fields, "standard_error"]
 UNLIMITED = 10_000  #: characters
 HUGE = 1e9  #: larger numbers are written with powers of ten
-ROUNDING = 1e-9  #: a smaller score is 0 up to rounding, whose size depends on the processor: it is shown as 0
 OWN_PRIOR = "Own prior: the method's model has a different prior from the task, which contributes to its KL."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 UNITS_OF_NETWORKS = "KL in nats; NLPD in nats per test point in the target's original unit."

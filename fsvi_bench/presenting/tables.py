@@ -19,6 +19,8 @@ from rich.table import Table as Terminal
 from rich.text import Text
 
 ASSETS = Path(__file__).parent / "assets"
+#: A smaller score is 0 up to rounding, whose size depends on the processor: it is shown as 0, and not on log axes.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)

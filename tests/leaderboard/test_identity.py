@@ -35,11 +35,16 @@ def test_other_titles_do_not(one, other):
     assert skeleton(one) != skeleton(other)
 
 
-@pytest.mark.parametrize("title", ["Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP",
-                                   "Exact GP", "Exact posterior, v2", "RANDA (tuned)", "MAP estimate", "Exactʼ",
-                                   "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG", "Rand-A Full",
-                                   "Ехасt — full", "E×act", "|VON, tuned", "⋿xact posterior", "Ⓔⓧⓐⓒⓣ", "Exact-tuned", "Exact/tuned", "Exact+", "Exact\xa0tuned",
-                                   "RANDA(tuned)"], ids=ascii)  # fmt: skip
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP", "Exact GP", "Exact posterior, v2",
+        "RANDA (tuned)", "MAP estimate", "Exactʼ", "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG",
+        "Rand-A Full", "Ехасt — full", "E×act", "|VON, tuned", "⋿xact posterior", "Ⓔⓧⓐⓒⓣ", "Exact-tuned", "Exact/tuned",
+        "Exact+", "Exact\xa0tuned", "RANDA(tuned)",
+    ],
+    ids=ascii,
+)  # fmt: skip
 def test_reserved_titles_are_refused(title):
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("mine", SOURCE, title=title), [])

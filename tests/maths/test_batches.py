@@ -54,7 +54,6 @@ DIRECT = {
     "KL to a precision": lambda d: gaussian.gaussian_kl_to_precision(*pair(d)),
     "KL from a precision": lambda d: gaussian.gaussian_kl_from_precision(*pair(d)),
     "W2": lambda d: gaussian.gaussian_w2(*pair(d)),
-    "density": lambda d: gaussian.gaussian_log_density(d.mean, d.other_mean, d.other_tril),
     "normal KL": lambda d: gaussian.normal_kl(d.mean, d.scale, d.other_mean, d.p),
     "normal density": lambda d: gaussian.normal_log_density(d.mean, d.other_mean, d.scale),
     "projected KL": lambda d: projection.projected_kl(V, *pair(d)),

@@ -46,8 +46,9 @@ from fsvi_bench.leaderboard.result import NetworkFacts, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
 from fsvi_bench.networks.official import official_networks
-from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
+from fsvi_bench.presenting.looks import figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
+from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.splits import ranges
@@ -99,7 +100,7 @@ class Site:
         table = next(iter(self.tables.values()))
         names = [line.name for line in table.lines]
         inexact = [
-            line.name for line in table.lines if max(line.spreads[name].median for name in table.scores) >= NO_LOGARITHM
+            line.name for line in table.lines if max(line.spreads[name].median for name in table.scores) >= ROUNDING
         ]
         return names, [*inexact, *(name for name in names if name not in inexact)][:2]
 
@@ -204,7 +205,7 @@ def dataset_page(site: Site, dataset: str) -> bytes:
 def positions(scores: Sequence[float]) -> list[float]:
     """Positions of scores on a shared logarithmic axis, from 0 to 1; NaN for scores that are infinite or zero."""
     row = pd.Series(scores, dtype=float)
-    logs = np.log10(row.where((row > NO_LOGARITHM) & (row < math.inf)))
+    logs = np.log10(row.where((row > ROUNDING) & (row < math.inf)))
     return ((logs - logs.min()) / ((logs.max() - logs.min()) or 1.0)).tolist()
 
 
@@ -250,7 +251,7 @@ def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
 
     Logarithmic axes leave out the start at 0 steps, and scores that are infinite or zero up to rounding.
     """
-    frame = course[(course["steps"] > 0) & (course["score"] > NO_LOGARITHM) & (course["score"] < math.inf)]
+    frame = course[(course["steps"] > 0) & (course["score"] > ROUNDING) & (course["score"] < math.inf)]
     if frame["steps"].nunique() < 2:
         return None
     spec = FigureSpec(**WORDS["course"], width=PANEL * min(WORDS["course"]["columns"], frame["dataset"].nunique()))

@@ -15,8 +15,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
-from fsvi_bench.presenting.summary import ROUNDING, format_mean
-from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.presenting.summary import format_mean
+from fsvi_bench.presenting.tables import ROUNDING, in_words
 from fsvi_bench.statistics.all_pairs import outranked_by, pairwise_p_values
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks
 from fsvi_bench.statistics.ranks import dataset_ranks, holm

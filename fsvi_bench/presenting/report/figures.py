@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.looks import NO_LOGARITHM, SPECS, looks
+from fsvi_bench.presenting.looks import SPECS, looks
 from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
+from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.presenting.traces import spread_along
 from fsvi_bench.training.trace import Trace
 
@@ -103,7 +104,7 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)
     spec = FigureSpec(**SPECS["curves"], width=min(WIDTH, WIDEST * columns), columns=columns)
-    return spec.of({"curves": curves, "best": best[best["median"] > NO_LOGARITHM].merge(panels)})
+    return spec.of({"curves": curves, "best": best[best["median"] > ROUNDING].merge(panels)})
 
 
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:
@@ -120,7 +121,7 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     curves = pd.concat(courses)
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
-    curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
+    curves[shown] = curves[shown].clip(ROUNDING, 1.5 * curves["median"].max())  # bands may be far wider
     turns = curves.groupby("method")["name"].transform(lambda names: pd.factorize(names)[0])
     curves["style"] = np.take(DASHES, turns, mode="wrap")
     sizes = sorted(curves["size"].dropna().unique()) or [math.nan]

@@ -12,7 +12,7 @@ from pydantic import Field
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.burt2020.cells import LOST, in_words
 from fsvi_bench.papers.claims import Claim
-from fsvi_bench.presenting.looks import NO_LOGARITHM
+from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.statistics.resampled_t import paired_differences
 
 M = 80  #: the paper's default
@@ -63,7 +63,7 @@ def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"burt2020-study.yaml: there is no statistic '{statistic}'; fix the file")
     value = cells[_COLUMNS[kind]]
     if kind.startswith("log KL"):
-        value = np.log(value.clip(lower=NO_LOGARITHM)).mask(cells["status"].isin(LOST), np.inf)
+        value = np.log(value.clip(lower=ROUNDING)).mask(cells["status"].isin(LOST), np.inf)
     size = (", M = " + cells["M"].astype("string")).where(cells["M"].fillna(M) != M, "")
     line = cells["method"] + " " + cells["family"] + size
     cells = cells.assign(value=value, finished=cells["status"] != "missing")

@@ -11,7 +11,7 @@ from fsvi_bench.papers.burt2020.cells import FAINT, LOST, finished_in_words, spr
 from fsvi_bench.papers.burt2020.study.claims import M, verdict_table
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
 from fsvi_bench.presenting.frames import Frames
-from fsvi_bench.presenting.looks import NO_LOGARITHM
+from fsvi_bench.presenting.tables import ROUNDING
 
 _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
 
@@ -23,7 +23,7 @@ def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
     cells = cells.assign(
         known_objective_gap=cells["objective_gap"].where(known),  # relative to the best value found it is a lower bound
         kl_without_known_optimum=cells["kl"].where(~known),
-        distance=cells["kl"].mask(cells["kl"].abs() < NO_LOGARITHM, 0.0).mask(lost, math.inf),
+        distance=cells["kl"].mask(cells["kl"].abs() < ROUNDING, 0.0).mask(lost, math.inf),
     )
     plain = cells[~(cells["kl_jitter"] > 0)]
     usual = plain[plain["M"].fillna(M).eq(M)]
@@ -115,7 +115,7 @@ def courses(curves: pd.DataFrame) -> pd.DataFrame:
     ends = last[["kl", "steps", "cells"]].set_axis(["last_kl", "last_step", "cells"], axis=1)
     found = least.join(ends, how="right")
     above = found["last_kl"] / found["least_kl"]
-    found["rise"] = above.where(found["least_kl"].between(NO_LOGARITHM, math.inf, inclusive="neither"))
+    found["rise"] = above.where(found["least_kl"].between(ROUNDING, math.inf, inclusive="neither"))
     found["fall"] = earlier["kl"] / last_finite["kl"]
     return found.reset_index()
 
@@ -126,7 +126,7 @@ def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
     on = ["dataset", "split", "line", "M"]
     pairs = ok[ok["kl_jitter"] > 0].merge(ok[ok["kl_jitter"] == 0], on=on, suffixes=("", "_without"))
     return pairs.assign(
-        ratio=(pairs["kl"] / pairs["kl_without"]).where(pairs["kl_without"] > NO_LOGARITHM),
+        ratio=(pairs["kl"] / pairs["kl_without"]).where(pairs["kl_without"] > ROUNDING),
         nlpd_above=pairs["nlpd"] - pairs["nlpd_without"],
         same_version=(pairs["code"] == pairs["code_without"]) & (pairs["hardware"] == pairs["hardware_without"]),
     )
