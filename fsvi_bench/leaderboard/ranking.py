@@ -45,7 +45,7 @@ RESAMPLES = 1000
 FEWEST_DATASETS = 3  #: for intervals; with fewer data sets almost all resamples are equal
 OUTLYING = 1.0  #: log10: ten times
 BOUND = 1.0  #: maximum size of a run's log10 ratio
-CONVERGED = 0.1  #: nats; the largest median objective gap of an entry that has converged
+CONVERGED = 0.1  #: nats; the largest median size of the objective gap of an entry that has converged
 FLAT = 1e-3  #: nats added to numerator and denominator of a log ratio; smaller differences do not matter
 
 Score = Literal["joint_predictive_kl_test", "joint_predictive_kl_box", "kl", "mmd2", "energy_distance_20_test",
@@ -135,15 +135,11 @@ class Line:
     by_dataset: Mapping[Any, Spreads]
     spreads: Spreads  #: over the runs of the ranked data sets
     gap: float | None  #: median objective gap of these runs, nats; None if unknown
+    converged: bool | None  #: whether training reached the optimum of the objective; None if not known
     seconds: float  #: median duration of a run, by the verifier's clock
     finished: int
     runs: int
     suspicion: float | None  #: log10 gain on official tasks over ranked ones, if it is an outlier
-
-    @property
-    def converged(self) -> bool:
-        """Whether training has reached the optimum of the objective, on at least half of the runs."""
-        return self.gap is not None and self.gap <= CONVERGED
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,10 +253,16 @@ def _spreads(
 
 
 def _training(runs: pd.DataFrame) -> dict[str, Any]:
-    """The fields of a line about the optimiser and the cost of an entry's runs."""
+    """The fields of a line about the optimiser and the cost of an entry's runs.
+
+    A gap far below 0 shows that the lowest known value is not the optimum, so it is no evidence of convergence.
+    """
     gaps = runs["objective_gap"].astype(float)
+    gap = None if gaps.isna().all() else float(gaps.fillna(math.inf).median())
+    near = gap is not None and float(gaps.fillna(math.inf).abs().median()) <= CONVERGED
     return {
-        "gap": None if gaps.isna().all() else float(gaps.fillna(math.inf).median()),
+        "gap": gap,
+        "converged": True if near else False if gap is not None and gap > CONVERGED else None,
         "seconds": float(runs["seconds"].median()),
         "finished": int((runs["status"] == "ok").sum()),
         "runs": len(runs),

@@ -21,6 +21,7 @@ from fsvi_bench.leaderboard.ranking import (
     BOUND,
     HEADLINES,
     TIE,
+    _training,
     comparison,
     paired,
     rank,
@@ -234,11 +235,24 @@ def test_particles_tie_within_two_standard_errors_of_exact_draws(tmp_path, other
 
 @pytest.mark.parametrize(
     ("gap", "converged", "median"),
-    [(0.1, True, 0.1), (0.11, False, 0.11), (math.inf, False, math.inf), (None, False, None)],
+    [
+        (0.1, True, 0.1),
+        (0.11, False, 0.11),
+        (math.inf, False, math.inf),
+        (None, None, None),
+        (-0.1, True, -0.1),
+        (-0.11, None, -0.11),
+    ],
 )
 def test_an_entry_has_converged_if_its_median_gap_is_small(tmp_path, gap, converged, median):
     (line,) = rank(board_of(tmp_path, {"a": ("full", 1.0, {"objective_gap": gap})}), "joint").lines
     assert (line.converged, line.gap) == (converged, median)
+
+
+def test_gaps_on_both_sides_of_zero_do_not_show_convergence():
+    runs = pd.DataFrame({"objective_gap": [-2.0, -1.0, 0.05, 1.0, 2.0], "seconds": 1.0, "status": "ok"})
+    found = _training(runs)
+    assert (found["converged"], found["gap"]) == (None, 0.05)
 
 
 def test_runs_without_a_gap_count_against_convergence(tmp_path):

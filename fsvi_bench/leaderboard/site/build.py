@@ -148,7 +148,7 @@ class Site:
         by_dataset = {each: of([each]) for each in self.board.edition.datasets}
         over = dict.fromkeys(SHOWN, Spread(*[math.nan] * 4)) | of(self.board.edition.ranked_datasets)
         ranks, mean_rank = self.with_map[MAP].to_dict(), self.mean_ranks_with_map[MAP]
-        return Line(WORDS["map"], 0, mean_rank, None, None, ranks, by_dataset, over, None, math.nan, 0, 0, None)
+        return Line(WORDS["map"], 0, mean_rank, None, None, ranks, by_dataset, over, None, None, math.nan, 0, 0, None)
 
     def lines(self, key: str) -> list[Line]:
         """The lines of a table; in that of all entries the first is the MAP, which a posterior should beat."""
