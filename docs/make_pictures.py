@@ -379,7 +379,8 @@ def _table(verdicts: dict[Scale, list[Verdict]]) -> str:
 
 
 def _claim(claim: Verdict) -> str:
-    interval = "none (deterministic)" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
+    exact = claim.low == claim.high and claim.interval is None
+    interval = "none (deterministic)" if exact else f"{claim.low:.3g} to {claim.high:.3g}"
     return f"| {claim.outcome} | {_says(claim)} | {claim.found} | {interval} | {claim.side} {claim.threshold:g} |"
 
 

@@ -71,6 +71,17 @@ def stationary_kl(eigenvalues: Float[Tensor, " k"], share: float) -> float:
     return float(0.5 * (shrunk / (1 - shrunk) + torch.log1p(-shrunk)).sum())
 
 
+def precision_basis(
+    Phi: Float[Tensor, "N k"], noise_variance: Float[Tensor, ""]
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
+    """Eigenvalues of Λ = ΦᵀΦ/σ² + I, descending, and its eigenvectors V, by singular values of Φ/σ."""
+    N, k = Phi.shape
+    _, s, Vh = torch.linalg.svd(Phi / noise_variance.sqrt(), full_matrices=k > N)  # all k of V, but not N x N of U
+    eigenvalues = torch.ones(k, dtype=Phi.dtype, device=Phi.device)
+    eigenvalues[: len(s)] += s.square()
+    return eigenvalues, Vh.mT
+
+
 class Regression(NamedTuple):
     """Bayesian linear regression in the basis of Λ's eigenvectors, its rows in units of the noise."""
 
@@ -85,11 +96,8 @@ class Regression(NamedTuple):
     ) -> Regression:
         """From features, targets and the posterior mean."""
         sigma = noise_variance.sqrt()
-        N, k = Phi.shape
-        _, s, Vh = torch.linalg.svd(Phi / sigma, full_matrices=k > N)  # all k of V, but not N x N numbers of U
-        eigenvalues = torch.ones_like(mean)
-        eigenvalues[: len(s)] += s.square()
-        return Regression(eigenvalues, Phi @ Vh.mT / sigma, (Phi @ mean - y) / sigma, Vh @ mean)
+        eigenvalues, V = precision_basis(Phi, noise_variance)
+        return Regression(eigenvalues, Phi @ V / sigma, (Phi @ mean - y) / sigma, V.mT @ mean)
 
     def gradient_noise(self, covariance: Float[Tensor, "k k"], n: int) -> Float[Tensor, "k k"]:
         """E Cov(N/n Σ_S ψᵢ | w) over w ~ (m, covariance), S being n of N rows without replacement.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError
@@ -50,11 +50,19 @@ class PartFailed(Exception):
     """A part could not be computed; finished parts are kept."""
 
 
+def _number(value: Any) -> Any:
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+#: A word or a number; JSON has words for the numbers that are not finite.
+_Value = Annotated[str | int | float, BeforeValidator(_number)]
+
+
 class _Kept(Plain):
     """A part's file."""
 
     argument: Arguments  #: for readers; the file's name identifies it
-    result: dict[str, int | float | list[float | dict[str, str | int | float]]]
+    result: dict[str, int | float | list[float | dict[str, _Value]]]
 
 
 NO_CELLS = Cells()

@@ -35,6 +35,10 @@ def reciprocal(x, number=None):
     return {"value": math.inf if x == 0 else 1 / x, "of": [x]}
 
 
+def rows(x):
+    return {"rows": [{"name": "1", "count": 2, "value": value} for value in (x, -x, x - x)]}
+
+
 def broken(x):
     """NumPy's errors are ValueErrors, which an executor would take for bugs."""
     if x < 0:
@@ -72,6 +76,12 @@ def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
     second.table(broken, {"x": [4.0]})  # another function is another part, and so is another model
     second.table(reciprocal, {"x": [4.0]}, number=Number(value=math.inf))
     assert second.computed == 3
+
+
+def test_rows_within_a_part_keep_words_and_numbers_that_are_not_finite(tmp_path):
+    ((first, second, third),) = ExperimentContext("x", workspace(tmp_path)).table(rows, {"x": [math.inf]})["rows"]
+    assert (first, second) == tuple({"name": "1", "count": 2, "value": value} for value in (math.inf, -math.inf))
+    assert math.isnan(third["value"])
 
 
 def test_a_part_that_fails_costs_no_other(tmp_path):

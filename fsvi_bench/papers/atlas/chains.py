@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import digamma, polygamma
 
-from fsvi_bench.maths.langevin import stationary_kl
+from fsvi_bench.maths.langevin import precision_basis, stationary_kl
 from fsvi_bench.methods.sgld import Sgld
-from fsvi_bench.papers.atlas.optima import precision_basis, stationary_variances
+from fsvi_bench.papers.atlas.optima import stationary_variances
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
@@ -37,7 +37,7 @@ def run_chains(problems: Sequence[Task], share: float, chains: int, rounds: floa
         rounds: steps over λ_max/share. A chain starts at a draw of the prior. Along an eigenvector with the eigenvalue
             λ a share e^(−4·rounds·λ) of the start's variance is left, which is the target's where λ = 1.
     """
-    bases = [precision_basis(problem) for problem in problems]
+    bases = [precision_basis(problem.Phi, problem.noise_variance) for problem in problems]
     steps = math.ceil(rounds * max(float(eigenvalues[0]) for eigenvalues, _ in bases) / share)
     seeds = [derive_seed("atlas", problem.sha256, f"{share}") for problem in problems]
     method = Sgld(problems, seeds=seeds, step_size=share, particles=chains, max_steps=steps)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.maths.langevin import precision_basis
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
 from fsvi_bench.methods.data import Rows, expected_nll, fill_columns
@@ -63,7 +64,7 @@ def fsp_laplace(problem: Task, share: float, seed: int, truncation: str = "none"
 
 def sgld(problem: Task, share: float, seed: int) -> FullGaussian:
     """The stationary N(m*, Λ⁻¹(I − εΛ/4)⁻¹) of chains with gradients of all rows, ε = 4·share/λ_max."""
-    eigenvalues, V = precision_basis(problem)
+    eigenvalues, V = precision_basis(problem.Phi, problem.noise_variance)
     variances = stationary_variances(eigenvalues, share)
     return FullGaussian(problem.truth.posterior.mean, tril_of_gram((V * variances.sqrt()).mT))
 
@@ -81,14 +82,6 @@ def laplace(problem: Task, share: float, seed: int) -> Gauss:
 OPTIMA: Mapping[str, Callable[[Task, float, int], Gauss]] = {
     "gwi": gwi, "gfsvi": gfsvi, "fsp-laplace": fsp_laplace, "sgld": sgld, "vip": vip, "laplace": laplace,
 }  # fmt: skip
-
-
-def precision_basis(problem: Task) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
-    """Eigenvalues of Λ, descending, and its eigenvectors, by singular values of Φ/σ."""
-    _, s, Vh = torch.linalg.svd(problem.Phi / problem.noise_variance.sqrt(), full_matrices=True)
-    eigenvalues = torch.ones(problem.k, dtype=torch.float64)
-    eigenvalues[: len(s)] += s.square()
-    return eigenvalues, Vh.mT
 
 
 def stationary_variances(eigenvalues: Float[Tensor, " k"], share: float) -> Float[Tensor, " k"]:
@@ -189,7 +182,7 @@ def check_gfsvi(problem: Task, shares: Sequence[float]) -> pd.DataFrame:
     reverse; `deviation` is the largest difference of variances, divided by the exact posterior's; `density` is 1 if the
     KL is finite although a direction collapses, or infinite although none does.
     """
-    eigenvalues, V = precision_basis(problem)
+    eigenvalues, V = precision_basis(problem.Phi, problem.noise_variance)
     precision = problem.N / float(problem.noise_variance)
     g = ((eigenvalues - 1) / precision).numpy()
     seen = slice(row_space(problem.Phi, SEEN_BY_GFSVI).shape[1])

@@ -31,7 +31,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Settings(Plain):
-    """The model of the YAML's scales."""
+    """Inputs and data sets of the linear model, and what is computed on them."""
 
     inputs: int = Field(ge=2)
     correlation: float = Field(ge=0, lt=1)
@@ -50,9 +50,12 @@ class Settings(Plain):
     prior_spike: Share
 
     @model_validator(mode="after")
-    def _ordered(self) -> Settings:
+    def _enough_for_orthogonal_columns(self) -> Settings:
         if self.design_points < self.inputs:
-            raise ValueError("expected at least as many design_points as inputs, so that columns can be orthogonal")
+            raise ValueError(
+                f"got design_points {self.design_points} for {self.inputs} inputs, expected at least as many, so that "
+                "columns can be orthogonal"
+            )
         return self
 
     @property

@@ -42,6 +42,7 @@ from fsvi_bench.seeds import derived_generator
 SHOWN = 0  #: the data set whose profiles and bounds are plotted
 DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p in the comparison of m* and MAP
 FINENESS = tuple(2.0**-power for power in range(2, 13))  #: widths σ and steps Δ, all of which divide the atoms below
+NARROW = 2.0**-32  #: a width far below the finest step
 ATOMS, RETAIN, LENGTHSCALES = np.array([(0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5, 1.0, 2.0)])
 RARE_SPIKE = 1e-9  #: the f that represents f → 0
 
@@ -106,8 +107,8 @@ def at_optimum(settings: Settings, N: int, problems: Problems) -> pd.DataFrame:
     """One row per repeat.
 
     `at_one` is the objective at p = 1 minus that at p* [nats]; `distance` the relative distance of m* from the MAP;
-    `spread` and `spike_slab_spread` are square roots of q's total variance divided by the exact posterior's; `law` is
-    the asymptote of logit p*.
+    `spread` and `spike_slab_spread` are square roots of q's total variance divided by the exact posterior's, the former
+    with its logarithm, as it may underflow; `law` is the asymptote of logit p*.
     """
     optimum, exact = optimal_shared_retain(*problems.data), blr_posterior(*problems.data)
     no_dropout = torch.full_like(optimum.logit, torch.inf)
@@ -116,16 +117,18 @@ def at_optimum(settings: Settings, N: int, problems: Problems) -> pd.DataFrame:
     smooth_scale = spike_slab_moments(smooth.spike_weight, smooth.mean, smooth.scale).scale
     logit = optimum.logit[..., 0]
     # `bernoulli_moments` is not used: p rounds to 1 long before 1 − p, computed from the logit, underflows.
-    scale = (0.5 * (logsigmoid(logit) + logsigmoid(-logit))).exp() * optimum.m.norm(dim=-1)
+    log_scale = 0.5 * (logsigmoid(logit) + logsigmoid(-logit)) + optimum.m.norm(dim=-1).log()
+    log_spread = log_scale - 0.5 * variance.log()
     return pd.DataFrame(
         {
             "N": N,
             "repeat": range(len(logit)),
             "logit": logit,
             "log10_drop": logsigmoid(-logit) / math.log(10),  # exact even if 1 − p* underflows
+            "log10_spread": log_spread / math.log(10),
             "at_one": retain_profile(*problems.data).objective(no_dropout)[..., 0] - optimum.objective,
             "distance": relative_distance(optimum.m, exact.mean),
-            "spread": scale / variance.sqrt(),
+            "spread": log_spread.exp(),
             "spike_slab_spread": (smooth_scale.square().sum(-1) / variance).sqrt(),
             "law": 0.5 * N * (problems.w.square() * population_covariance(settings).diagonal()).mean(-1),
         }
@@ -173,17 +176,21 @@ def compare_prior_kls() -> Frames:
     ]
     finest = [[kl(m, p, FINENESS[-1]) for kl in both.values()] for m, p in product(ATOMS, RETAIN)]
     slopes = kls.tail(2).diff().tail(1) / math.log(FINENESS[-2] / FINENESS[-1])
-    gap = kls["discrete"].iloc[-1] - kls["continuous"].iloc[-1]
+    on_finest_grid = kls["discrete"].iloc[-1]
+    gaps = {
+        "gap": on_finest_grid - kls["continuous"].iloc[-1],
+        "gap_if_narrow": on_finest_grid - widened_kl(1.0, 0.9, NARROW),
+    }
     return {
         "prior_kls": kls,
-        "prior_summary": slopes.assign(error=np.abs(errors).max(), range=np.ptp(np.diff(finest)), gap=gap),
+        "prior_summary": slopes.assign(error=np.abs(errors).max(), range=np.ptp(np.diff(finest)), **gaps),
     }
 
 
 def compare_bounds(settings: Settings, problems: Problems) -> Frames:
     """Both priors' bounds over the length-scale, and their maximisers for the smallest σ and Δ."""
     bounds = scan_lengthscales(settings, problems)
-    finest = bounds[bounds["spread"] == settings.spreads[-1]]
+    finest = bounds[bounds["spread"] == min(settings.spreads)]
     return {"bounds": bounds[bounds["repeat"] == SHOWN], "lengthscales": best_lengthscales(finest)}
 
 

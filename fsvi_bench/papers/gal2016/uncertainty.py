@@ -55,15 +55,15 @@ def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSetting
     scores.
 
     Standard deviations are square roots of variances averaged over the test inputs, and for the noise also over
-    functions, so their squares add up. The log likelihood is per test point, of the mean density over draws;
-    `objective` is the objective at every hundredth step. The same seed gives the same numbers on the same device.
+    functions, so their squares add up. The log likelihood is per test point, of the mean density over draws. The same
+    seed gives the same numbers on the same device.
     """
     use_one_thread()
     purpose = "concrete dropout", derive_seed(network.seed, repeat) % 2**31
     data = LINE.draw(N, N_test, purpose[1], device)
     rates = [network.start_rate] * (network.hidden_layers + 1)
     learning = network.temperature, network.lr_of_rates
-    fitted, objective = fit(data, network, purpose, 2, rates, heteroscedastic_loss, *learning)
+    fitted, _ = fit(data, network, purpose, 2, rates, heteroscedastic_loss, *learning)
     outputs = fitted.functions(data.x_test, network.draws, stream(device, *purpose, "draws")).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
     return {
@@ -72,7 +72,6 @@ def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSetting
         "drop_rates": fitted.log_odds.sigmoid().tolist(),
         "test_log_likelihood": mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
         "test_rmse": float((f.mean(0) - y).square().mean().sqrt()),
-        "objective": objective,
     }
 
 

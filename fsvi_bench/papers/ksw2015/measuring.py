@@ -203,7 +203,8 @@ class Law(NamedTuple):
         return (between + self.mean_variance) / M + (1 - 1 / M) * self.covariance_of_pairs
 
     def error_of_a_variance(self, M: Sizes, R: int, sampling: Sampling) -> Sizes:
-        """The expected standard error of the variance of R estimates, with the shared part taken as Gaussian."""
+        """The expected standard error of the variance of R estimates: too large where much of it is shared, since the
+        whole mean is taken to have the tails of its independent part."""
         return self.predicted(M, sampling) * np.sqrt(2 / (R - 1) + max(self.excess_kurtosis, 0.0) / (M * R))
 
     def bound(self, of_the_data: float, M: Sizes) -> Sizes:
@@ -287,15 +288,15 @@ def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
 
 
 def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
-    """V and C of eq. 5, V/M + (1 − 1/M) C, by weighted least squares, with their errors and χ².
+    """V and C of eq. 5, V/M + (1 − 1/M) C, by weighted least squares, with their errors.
 
     The errors must not be estimated from the same draws as the variances: heavy tails raise both together, so the
     weights would favour variances that are too low by chance.
     """
     design = (np.array([1 / M, 1 - 1 / M]) / errors).T
-    (V, C), residual, *_ = np.linalg.lstsq(design, variances / errors)
+    (V, C), *_ = np.linalg.lstsq(design, variances / errors)
     V_error, C_error = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    return {"V": V, "V_error": V_error, "C": C, "C_error": C_error, "chi_square": residual.sum()}
+    return {"V": V, "V_error": V_error, "C": C, "C_error": C_error}
 
 
 # --- Training and measuring networks ----------------------------------------------------------------------------------

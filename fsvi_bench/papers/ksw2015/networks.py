@@ -46,6 +46,7 @@ Estimator = Literal["local", "per-point", "per-minibatch", "no-noise"]
 ESTIMATORS: tuple[Estimator, ...] = ("local", "per-point", "per-minibatch")
 
 DROP_RATES = (0.2, 0.5, 0.5, 0.5)  #: for the inputs and the units of each hidden layer
+LEAST_LOG_ALPHA = -80.0  #: exp of which is a normal number in float32; training that converges stays far above
 CHUNK = 2**24  # number of entries of per-point noise in memory at a time
 
 
@@ -160,12 +161,12 @@ class NoisyLinear(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Restores α ≤ 1 after each step of an optimiser (KSW, section 3.4).
+        """Restores α ≤ 1 after each step of an optimiser (KSW, section 3.4), and α > 0 where training diverges.
 
         A clamp in the forward pass would have no gradient beyond the bound, so α could not decrease again.
         """
         if any(each.is_variational for each in self.noise):
-            self.log_alpha.clamp_(max=0.0)
+            self.log_alpha.clamp_(LEAST_LOG_ALPHA, 0.0)
 
     @torch.no_grad()
     def mean_drop_rates(self) -> list[float]:
@@ -182,7 +183,8 @@ def kl(layers: Iterable[NoisyLinear]) -> Float[Tensor, " B"]:
     """
     pairs = [(layer.log_alpha.flatten(1), layer.kl_terms.expand_as(layer.log_alpha).flatten(1)) for layer in layers]
     log_alpha, terms = (torch.cat(each, 1) for each in zip(*pairs, strict=True))
-    return (terms * ksw_cubic_kl(log_alpha.exp())).sum(1)
+    learnt = torch.where(terms > 0, log_alpha, 0.0)  # a fixed α may exceed 1, where the approximation does not hold
+    return (terms * ksw_cubic_kl(learnt.exp())).sum(1)
 
 
 class Classifier(nn.Module):

@@ -71,8 +71,11 @@ def found(experiment, context, **settings):
 def test_the_relaxation_is_gals_formula():
     p, u, t = 0.3, 0.77, 0.1
     z = 1 / (1 + math.exp(-(math.log(p) - math.log(1 - p) + math.log(u) - math.log(1 - u)) / t))
-    values = torch.tensor([math.log(p / (1 - p)), u], dtype=torch.float64)
-    assert float(concrete_keep(values[0], values[1], t)) == pytest.approx(1 - z, rel=1e-12)
+    log_odds = torch.tensor(math.log(p / (1 - p)), dtype=torch.float64, requires_grad=True)
+    keep = concrete_keep(log_odds, torch.tensor(u, dtype=torch.float64), t)
+    keep.backward()
+    assert keep.item() == pytest.approx(1 - z, rel=1e-12)
+    assert float(log_odds.grad) == pytest.approx(-z * (1 - z) / t, rel=1e-12)  # by which drop rates are learnt
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)  # what a uniform generator may give
     assert concrete_keep(torch.zeros(2, dtype=torch.float64), ends, t).tolist() == [1.0, 0.0]
 
@@ -260,7 +263,7 @@ def test_uncertainties():
 
     def find(N, repeat):
         measured = dict(zip(("epistemic", "aleatoric", "drop_rates"), by_N[N], strict=True))
-        return measured | {"test_log_likelihood": -N, "test_rmse": 1.0 + repeat, "objective": []}
+        return measured | {"test_log_likelihood": -N, "test_rmse": 1.0 + repeat}
 
     parts = Given(find)
     _, values, intervals = found(REPRODUCTIONS["gal2016-uncertainty"], parts, sizes=(200, 10, 1000), repeats=2)

@@ -120,6 +120,7 @@ def test_growth_is_that_of_a_scan_over_p(small):
         spread = math.sqrt(p * drop * (m @ m) / np.trace(np.linalg.inv(gram + np.eye(3))))
         entropy_free = 0.5 * np.sum((y - X @ exact) ** 2) + 0.5 * exact @ exact
         assert found.spread == pytest.approx(spread, rel=1e-9)
+        assert found.log10_spread == pytest.approx(math.log10(spread), rel=1e-9)
         assert found.at_one == pytest.approx(entropy_free - value, rel=1e-9, abs=1e-11)
         distance = np.linalg.norm(m - exact) / np.linalg.norm(exact)
         assert found.distance == pytest.approx(distance, rel=1e-9, abs=1e-12)
@@ -215,7 +216,9 @@ def test_the_two_constants_grow_alike_and_differ_by_an_entropy():
         assert kls[column].diff().iloc[-1] == pytest.approx(math.log(2), abs=1e-6)
         assert summary[column] == pytest.approx(1, abs=1e-6)
     # The entropy of a Gaussian of unit variance, over a cell of unit length.
-    assert summary.gap == pytest.approx(0.5 * math.log(2 * math.pi * math.e), abs=1e-6)
+    entropy = 0.5 * math.log(2 * math.pi * math.e)
+    assert summary.gap == pytest.approx(entropy, abs=1e-6)
+    assert summary.gap_if_narrow == pytest.approx(entropy - 20 * math.log(2), abs=1e-6)
     assert summary.error < 1e-12
     assert summary.range < 1e-10
 

@@ -1,4 +1,4 @@
-"""Noisy layers: moments, unbiased gradients, explicit weight matrices, KL terms."""
+"""Noisy layers: moments, gradients, explicit weight matrices, KL terms."""
 
 import json
 import math
@@ -112,6 +112,23 @@ def test_every_granularity_has_the_moments_of_its_alpha(granularity):
     assert ((draws.var(0) - variance).abs() < 4 * variance * math.sqrt(2 / (n - 1))).all()
 
 
+@pytest.mark.parametrize("granularity", ["layer", "unit", "weight"])
+def test_the_local_estimators_gradients_are_those_of_mean_and_variance(granularity):
+    """With ζ fixed, by hand: ∂b_ml/∂θ_kl = a_mk + ζ_ml a_mk² α_kl θ_kl / √δ_ml, and half of that times θ_kl in log α."""
+    layer, a = make("variational-b", granularity), inputs()
+    cotangent = torch.linspace(-1, 2, M * L).view(M, L)
+    output = layer(a, generator(3))
+    (output * cotangent).sum().backward()
+    with torch.no_grad():
+        theta, alpha = layer.theta, layer.log_alpha.exp().expand(K, L)
+        delta = torch.einsum("mk,kl->ml", a.square(), alpha * theta.square())
+        zeta = (output - a @ theta - layer.bias) / delta.sqrt()
+        through_delta = a.square().mT @ (cotangent * zeta / delta.sqrt()) * alpha * theta
+        of_log_alpha = (0.5 * through_delta * theta).sum_to_size(layer.log_alpha.shape)
+    torch.testing.assert_close(layer.stack.theta.grad[0], a.mT @ cotangent + through_delta, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(layer.stack.log_alpha.grad[0], of_log_alpha, rtol=1e-10, atol=1e-12)
+
+
 def test_without_a_generator_the_mean_weights_are_used():
     a = inputs()
     for kind in KINDS:
@@ -200,6 +217,19 @@ def test_projection_brings_alpha_back_to_one_and_touches_nothing_else():
     layer.project()
     assert layer.log_alpha.flatten().tolist() == [-2.0, 0.0, 0.0, 0.0]
     assert layer.stack.mean_drop_rates() == pytest.approx([(1 / (1 + math.exp(2)) + 1.5) / 4])
+
+
+def test_an_alpha_that_diverges_downwards_stays_positive():
+    layer = make("variational-b", granularity="unit")
+    with torch.no_grad():
+        layer.log_alpha.fill_(-1e30)
+    layer.project()
+    assert (layer.log_alpha.float().exp() > 0).all()
+    assert layer.kl().isfinite()
+
+
+def test_a_fixed_alpha_above_one_has_no_kl():
+    assert make("gaussian-a", drop_rate=0.6).kl() == 0.0
 
 
 def test_fixed_alpha_is_no_parameter():

@@ -92,13 +92,11 @@ def test_the_fit_recovers_the_law_and_its_errors():
     errors = 0.1 * exact
     fit = fit_law(M, exact, errors)
     assert (fit["V"], fit["C"]) == pytest.approx((V, C), rel=1e-12)
-    assert fit["chi_square"] < 1e-20
     rng = np.random.default_rng(0)
     fits = [fit_law(M, exact + errors * rng.standard_normal(4), errors) for _ in range(2000)]
     for name in ("V", "C"):
         seen = np.std([each[name] for each in fits])
         assert fit[f"{name}_error"] == pytest.approx(seen, rel=4 / math.sqrt(2 * 2000))
-    assert np.mean([each["chi_square"] for each in fits]) == pytest.approx(2, rel=0.15)  # on two degrees of freedom
 
 
 def test_the_error_of_a_variance_counts_heavy_tails():

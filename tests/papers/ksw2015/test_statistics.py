@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import chi2
 
 from fsvi_bench.papers.ksw2015 import fig1, variance
 from fsvi_bench.papers.ksw2015.fig1 import VARIANTS
@@ -47,6 +46,7 @@ def test_test_errors_over_width():
             -1.0,
             1.5,  # (3 + 1)/2 − (0 + 1)/2
             -1.0,  # 4 − 5, to variational A or B
+            0.25,
             0.75,
         ]
     )
@@ -144,10 +144,9 @@ def test_gradient_variances(found):
 
 def test_laws(found):
     """V = 5; per minibatch C = 0.5 takes over where (M − 1) 0.5 = 5."""
-    probability, covariance, takes_over, printed, corrected = (
+    covariance, takes_over, printed, corrected = (
         found[name].value for name in found if name.startswith(("eq. 5", "appendix"))
     )
-    assert probability == pytest.approx(chi2.sf(8.0, 4))  # two networks, two estimators, three sizes less two each
     assert covariance == pytest.approx(0.004)
     assert takes_over == pytest.approx(11)
     # Only M = 1 and 10 count, N being 101. Printed: local at M = 1, (0.25 + 1)/(4 + 1). Corrected: per minibatch at

@@ -95,6 +95,30 @@ def test_the_worst_data_set_decides_each_claim(published):
     ]
 
 
+def test_the_page_says_what_was_found(published):
+    """On the splits above; 2 of the 6 fits had not converged, and 2 have no factors with less jitter."""
+    found = findings(PLANTED, MISSING)
+    text = page(found, judged(found), "quick")
+    words = " ".join(text.split())
+    for said in (
+        "This is a preview on a few splits; do not cite it.",
+        "fsvi-bench reproduce validation --quick --out docs",
+        "no official tasks yet and are left out: naval, protein.",
+        "2 of the 6 fits of these data sets reached the limit",
+        "at most 0.001 nats (boston split 0); 2 tasks could not be factorised with it.",
+        "the exact posterior is better on boston; MC dropout is better on yacht. On yacht the difference is smaller",
+        "| boston 0 | -1.0000 | -0.5000 | 0.100 | 0.100 | 2.0000 | 1.9000 | 1.4000 | 1.000 | 1.000 |",
+        "is 12% of the Titsias variance",
+    ):
+        assert said in words, said
+    assert "nan" not in text
+    near = found["datasets"].assign(dropout_nlpd=[3.004, 1.25])
+    near.attrs = found["datasets"].attrs
+    words = " ".join(page({**found, "datasets": near}, judged(found), "paper").split())
+    assert "better on none; MC dropout is better on yacht. On boston they are equal to the digits printed." in words
+    assert "reproduce validation --out docs" in words
+
+
 # --- References -------------------------------------------------------------------------------------------------------
 
 
