@@ -34,7 +34,6 @@ from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as failed
-APART = 2.0  #: the ratio of two choices of a prior scale above which they count as different
 REACH = 5.3  #: half-length of the plotted lines
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
@@ -52,7 +51,6 @@ class Settings(Plain):
     noise_variances: list[PositiveFloat] = Field(min_length=2)  #: descending
     observations: PositiveInt
     noise_sd: PositiveFloat
-    data_sets: PositiveInt  #: regressions on which both choices of the prior scale are compared; the first is shown
     prior_scales: PositiveInt
     prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, ascending
 
@@ -261,17 +259,6 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     return found
 
 
-def compare_choices(settings: Settings) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The scales of the first data set; and by data set how far apart evidence and bound choose, as a ratio."""
-    scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
-    seeds = range(settings.seed, settings.seed + settings.data_sets)
-    data = (regression(settings.observations, settings.noise_sd, seed) for seed in seeds)
-    first, *others = (prior_scales(*each, settings.noise_sd, scale) for each in data)
-    best = [found.set_index("scale")[[EVIDENCE, BOUND]].idxmax() for found in (first, *others)]
-    ratios = np.array([max(each) / min(each) for each in best])
-    return first, pd.DataFrame({"seed": seeds, "ratio": ratios, "apart": ratios > APART})
-
-
 # --- Results ----------------------------------------------------------------------------------------------------------
 
 
@@ -289,13 +276,18 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     points = stationary_points(eigenvalues, settings.dimensions, [0.0, *allowed[:1]])
     distances = convolved_distances(eigenvalues, settings.noise_variances, last)
     ratios = 1 + distances["Frobenius distance"].pct_change()
-    scales, choices = compare_choices(settings)
+    data = regression(settings.observations, settings.noise_sd, settings.seed)
+    scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
+    scales = prior_scales(*data, settings.noise_sd, scale)
+    vanishing = torch.tensor([10.0 ** (scales.attrs["overtakes"] - 1)], dtype=torch.float64)
+    at_vanishing = prior_scales(*data, settings.noise_sd, vanishing)[BOUND].item()
     by = scales.melt("scale", var_name="by")
     best = by.loc[by.groupby("by", sort=False)["value"].idxmax()]
     best.attrs = scales.attrs
     whole = {
         **equation_9(precision_tril),
         "above_evidence": (scales[BOUND] - scales[EVIDENCE]).max(skipna=False),
+        "gain_of_vanishing": at_vanishing - scales[BOUND].max(),
     }
     return {
         "lines": lines,
@@ -309,6 +301,5 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
         "successive": pd.DataFrame({"step": ratios.index.astype(str), "ratio": ratios})[1:],
         "scales": by,
         "best scales": best,
-        "data sets": choices,
         "whole": pd.DataFrame([whole]),
     }
