@@ -193,9 +193,14 @@ class Verify(Options):
     """Run entries in the sandbox on every task of an edition, score them, and write the results.
 
     The results are written to LEADERBOARD/results/EDITION/NAME.json. Runs resume: rerun an interrupted command.
+    With --check nothing is written: the runs are compared with those of the result that is there.
 
     Args:
         entries: Folders of entries: LEADERBOARD/entries/NAME.
+        check: Run again and compare with the result; exit status 1 if a score differs.
+        datasets: With --check: data set of the edition; may be repeated. Default: all.
+        ranked: With --check: number of a ranked task; may be repeated. Default: all, unless --official is given.
+        official: With --check: split of an official task; may be repeated. Default: all, unless --ranked is given.
         secret: File with the edition's secret; not needed once the edition is closed.
         key: SSH private key to sign the results with.
         networks: Folder with the references of an edition of networks (`networks build --edition`). Default: the
@@ -211,6 +216,10 @@ class Verify(Options):
     key: Path | None = None
     networks: Path | None = None
     max_seconds: Annotated[float, Field(ge=1)] = 3600.0
+    check: bool = False
+    datasets: Sequence[str] = ()
+    ranked: Sequence[int] = ()
+    official: Sequence[int] = ()
     without_isolation: bool = False
     executor: Literal["local", "ray"] = "local"
     ray_address: Annotated[str | None, typer.Option("--ray-address")] = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from rich.table import Table as Terminal
+from typing import Any, NamedTuple
 
 import fsvi_bench
 from fsvi_bench.cli.commands import Submit, Verify
@@ -20,6 +20,7 @@ from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import is_file, read_bounded
 from fsvi_bench.leaderboard import verifying
+from fsvi_bench.leaderboard.agreement import Comparison, Version, agreement, compare, read_kept
 from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity, write_entry
 from fsvi_bench.leaderboard.edition import EDITIONS, Place, read_edition, read_secret
 from fsvi_bench.leaderboard.entry import SOURCE_BYTES, Entry
@@ -130,45 +131,107 @@ def verify(options: Verify) -> int:
     use_one_thread()
     require_ray(options.executor, options.ray_address)
     executor = make_executor(options.executor, options.workers, options.ray_address)
-    results: list[Result] = []
+    if (options.datasets or options.ranked or options.official) and not options.check:
+        raise InputError("--dataset, --ranked and --official choose what --check runs again; add --check")
+    done: list[_Outcome] = []
     for folder in options.entries:
         try:
-            results.append(_verified(folder, executor, options))
+            done.append((_checked if options.check else _verified)(folder, executor, options))
         except (InputError, TaskRefused) as error:
             if len(options.entries) == 1:
                 raise
             stderr.print(f"fsvi-bench: {error}")  # the remaining entries are still verified
         else:
             if not options.as_json:
-                stdout.print(_medians(results[-1]), crop=False)
+                stdout.print(done[-1].table.terminal(), crop=False)
     if options.as_json:
-        show(True, results, str)
-    if len(results) < len(options.entries):
+        show(True, [each.document for each in done], str)
+    if len(done) < len(options.entries):
         return 2
-    return 0 if all(cell.status == "ok" for result in results for cell in result.cells) else 1
+    return 0 if all(each.good for each in done) else 1
 
 
-def _verified(folder: Path, executor: Executor, options: Verify) -> Result:
+class _Outcome(NamedTuple):
+    """What is printed about an entry, and whether all its runs ended, or agree, well."""
+
+    document: Any
+    table: Table
+    good: bool
+
+
+def _verified(folder: Path, executor: Executor, options: Verify) -> _Outcome:
     """Verifies one entry, and writes and signs its result."""
     entry, root = read_placed_entry(folder)
-    local, key = _verification(options, root), options.key
-    limits = replace(local.limits, seconds=options.max_seconds)
-    verification = replace(
-        local,
-        secret=read_secret(local.edition, options.secret),
-        limits=limits,
-        networks=options.networks or local.networks,
-    )
-    require_key(key, root)  # before hours of work, rather than after
+    verification = _with_secret(options, root)
+    require_key(options.key, root)  # before hours of work, rather than after
+    path = result_path(root, verification.edition.name, entry.name)
     with RichProgress() as progress:
         result = verifying.verify(entry, verification, root, executor, progress)
-    path = result_path(root, result.edition, result.entry)
-    write_result(path, result, key)
-    stderr.print(f"{path}{'' if key else ' (unsigned)'}")
-    return result
+    with contextlib.suppress(InputError):  # there may be no earlier result, or one of other code
+        stderr.print(f"{entry.name}: {agreement(compare(read_kept(path, result), result))}")
+    write_result(path, result, options.key)
+    stderr.print(f"{path}{'' if options.key else ' (unsigned)'}")
+    return _Outcome(result, _medians(result), all(cell.status == "ok" for cell in result.cells))
 
 
-def _medians(result: Result) -> Terminal:
+def _checked(folder: Path, executor: Executor, options: Verify) -> _Outcome:
+    """Makes the runs that the options choose again, and compares them with the result, which stays as it is."""
+    entry, root = read_placed_entry(folder)
+    verification = _with_secret(options, root)
+    edition = verification.edition
+    path = result_path(root, edition.name, entry.name)
+    kept = read_kept(path, Version(entry.sha256, edition.sha256))
+    either = bool(options.ranked or options.official)
+    numbers = {"ranked": options.ranked, "official": options.official}
+    chosen = [
+        cell.place
+        for cell in kept.cells
+        if cell.dataset in (options.datasets or edition.datasets) and (not either or cell.number in numbers[cell.kind])
+    ]
+    if not chosen:
+        raise InputError(
+            f"{path} has no such runs; it has the data sets {', '.join(edition.datasets)}, each with ranked tasks and "
+            f"official splits from 0; change --dataset, --ranked or --official"
+        )
+    with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as scratch, RichProgress() as progress:
+        again = verifying.verify(entry, verification, Path(scratch), executor, progress, chosen)
+    found = compare(kept, again)
+    stderr.print(f"{entry.name}: {agreement(found)}")
+    return _Outcome(
+        [each._asdict() for each in found], _side_by_side(entry.name, found), all(each.agrees for each in found)
+    )
+
+
+def _with_secret(options: Verify, root: Path) -> Verification:
+    local = _verification(options, root)
+    return replace(
+        local,
+        secret=read_secret(local.edition, options.secret),
+        limits=replace(local.limits, seconds=options.max_seconds),
+        networks=options.networks or local.networks,
+    )
+
+
+def _side_by_side(name: str, found: Sequence[Comparison]) -> Table:
+    """The main scores of runs in the result and now."""
+    networks = isinstance(found[0].again.task, NetworkFacts)
+    shown = {"KL": "kl", "energy distance, test": "energy_distance_20_test"}
+    if not networks:
+        shown = {"KL": "kl", "joint KL, test": "joint_predictive_kl_test", "joint KL, box": "joint_predictive_kl_box"}
+    rows: list[list[str | int]] = []
+    for each in found:
+        kept, again = (dict(cell.scores or {}) for cell in (each.kept, each.again))
+        scores = [f"{_digits(kept.get(score))} | {_digits(again.get(score))}" for score in shown.values()]
+        rows.append([each.again.place.name, each.again.seed, each.again.status, *scores, f"{each.difference:.1g}"])
+    columns = ("run", "seed", "status", *(f"{words}: kept | again" for words in shown), "largest difference")
+    return Table(title=f"{name}: scores in its result, and again", columns=columns, rows=rows)
+
+
+def _digits(score: float | None) -> str:
+    return "–" if score is None else f"{score:.7g}"
+
+
+def _medians(result: Result) -> Table:
     """Median KL by data set, on ranked and on official tasks; of networks the energy distance, which every q has."""
     networks = any(isinstance(cell.task, NetworkFacts) for cell in result.cells)
     name, words = ("energy_distance_20_test", "energy distance") if networks else ("kl", "KL")
@@ -183,5 +246,4 @@ def _medians(result: Result) -> Terminal:
         finished = sum(cell.status == "ok" for cell in ranked)
         rows.append((dataset, f"{finished} of {len(ranked)}", of(ranked), of(official)))
     columns = ("data set", "ranked runs finished", f"{words}, ranked", f"{words}, official")
-    title = f"{result.entry}: medians; isolation: {result.isolation}"
-    return Table(title=title, columns=columns, rows=rows).terminal()
+    return Table(title=f"{result.entry}: medians over runs", columns=columns, rows=rows)
