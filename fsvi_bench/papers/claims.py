@@ -30,28 +30,31 @@ class Statistic(NamedTuple):
         return Statistic(value, value, value)
 
     @staticmethod
-    def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
+    def of_proportion(successes: Sequence[float] | NDArray[Any], level: float = 0.95) -> Statistic:
         """The proportion of true values, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
-        return Statistic(found.statistic, *map(float, found.proportion_ci()))
+        return Statistic(found.statistic, *map(float, found.proportion_ci(level)))
 
     @staticmethod
-    def of_mean(values: ArrayLike, test_train_ratio: float = 0.0, about: float = 0.0) -> Statistic:
+    def of_mean(
+        values: ArrayLike, test_train_ratio: float = 0.0, about: float | None = 0.0, level: float = 0.95
+    ) -> Statistic:
         """Mean of independent values with its t-interval, or for splits that share rows, with the corrected one.
 
         The corrected resampled t-interval is that of Nadeau and Bengio (2003).
 
-        If some values are infinite, the result is the limit in which these grow together. It depends only on the side
-        of `about` on which they are, and the finite values matter only if all values are on the same side. The interval
-        is then +∞, −∞, or unbounded. The result is NaN if a value is NaN, and a single value has an unbounded interval.
+        If some values are infinite, the mean is that of the sides of `about` on which they are, times infinity, and
+        finite values count as 0 unless all are on the same side. The interval is then +∞, −∞, or unbounded. Without
+        `about`, finite values always count as 0. The result is NaN if a value is NaN, and a single value has an
+        unbounded interval.
         """
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
             return Statistic.exact(np.nan)
-        infinite, sides = np.isinf(row), np.sign(row - about)
+        infinite, sides = np.isinf(row), np.sign(row - (about or 0.0))
         if infinite.any():
-            row = sides if np.ptp(sides) == 0 else np.where(infinite, sides, 0.0)
-        mean, low, high = corrected_interval(row, test_train_ratio)
+            row = sides if about is not None and np.ptp(sides) == 0 else np.where(infinite, sides, 0.0)
+        mean, low, high = corrected_interval(row, test_train_ratio, level)
         if low is None or high is None:
             low, high = -np.inf, np.inf
         if not infinite.any():
@@ -102,8 +105,11 @@ class Place(BaseModel):
         names = [self.by] if isinstance(self.by, str) else self.by
         if not names:
             return _repetitions(values)
-        cases = values.groupby([rows[name] for name in names], sort=False)
-        return {", ".join(map(_label, names, case)): _repetitions(of_case) for case, of_case in cases}
+        cases = values.groupby([rows[name] for name in names], sort=False, dropna=False)
+        found = {", ".join(map(_label, names, case)): _repetitions(of_case) for case, of_case in cases}
+        if len(found) < len(cases):
+            raise ValueError(f"two cases of {', '.join(names)} have the same label")
+        return found
 
 
 def _repetitions(values: pd.DataFrame) -> Repetitions:
@@ -139,7 +145,9 @@ class Claim(BaseModel):
         """Judges the claim. Of several cases the least favourable decides; the verdict's `statistic` names it.
 
         If each case's claim is wrongly accepted with probability 2.5%, their conjunction is wrongly accepted with at
-        most this probability (Berger 1982).
+        most this probability (Berger 1982). One case that is wholly on the other side refutes the claim, however wide
+        the intervals of others: by intervals of level 1 − 5%/n for n cases (Bonferroni), so that a true claim is
+        refuted with at most 2.5%.
 
         Raises:
             ValueError: there are no cases.
@@ -149,7 +157,10 @@ class Claim(BaseModel):
             raise ValueError(f"'{self.statistic}' has no cases")
         judged = {name: self._statistic(values) for name, values in cases.items()}
         ranks = {name: self._rank(statistic) for name, statistic in judged.items()}
-        decisive = min(ranks, key=lambda name: ranks[name])
+        level = 1 - 0.05 / len(cases)
+        refuting = [name for name, values in cases.items() if self._refuted_by(self._statistic(values, level))]
+        unknown = [name for name, (known, _) in ranks.items() if not known]
+        decisive = min(unknown or refuting or ranks, key=lambda name: ranks[name])
         others = list(ranks.values()).count(ranks[decisive]) - 1
         case = f"{decisive} and {others} more" if others else f"{decisive}"
         statistic = self.statistic if decisive == "" else f"{self.statistic} ({case})"
@@ -157,22 +168,26 @@ class Claim(BaseModel):
         holds = low > self.threshold if self.side == "above" else high < self.threshold
         return Verdict(**{**self.model_dump(), "statistic": statistic}, **judged[decisive]._asdict(), holds=bool(holds))
 
-    def _statistic(self, found: Repetitions) -> Statistic:
+    def _refuted_by(self, case: Statistic) -> bool:
+        return case.high < self.threshold if self.side == "above" else case.low > self.threshold
+
+    def _statistic(self, found: Repetitions, level: float = 0.95) -> Statistic:
         if isinstance(found, Statistic):
             return found
         values = np.asarray(found, dtype=float)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are results, not warnings
             scale = np.log if self.geometric else np.positive
-            statistic = self._interval(scale(values), scale(self.threshold))
+            statistic = self._interval(scale(values), scale(self.threshold), level)
             statistic = statistic.magnitude if self.magnitude else statistic
             return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
 
-    def _interval(self, values: NDArray[np.float64], threshold: float) -> Statistic:
+    def _interval(self, values: NDArray[np.float64], threshold: float, level: float) -> Statistic:
         if self.interval is None:
             return Statistic.exact(values.item())
         if self.interval == "proportion":
-            return Statistic.of_proportion(values)
-        return Statistic.of_mean(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
+            return Statistic.of_proportion(values, level)
+        ratio, about = TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, None if self.magnitude else threshold
+        return Statistic.of_mean(values, ratio, about, level)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
         """A key that is smaller the less favourable a case is; NaN is the smallest."""
@@ -197,7 +212,7 @@ class Verdict(Claim):
     @property
     def found(self) -> str:
         """The value in three digits, with its unit."""
-        return f"{self.value:.3g} {self.unit}".replace("inf", "∞").rstrip()
+        return f"{f'{self.value:.3g}'.replace('inf', '∞')} {self.unit}".rstrip()
 
     @property
     def outcome(self) -> str:

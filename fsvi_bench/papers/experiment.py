@@ -112,11 +112,11 @@ class Reproduction(ABC, Generic[Settings]):
         """The settings in which a scale differs from full scale, in words; empty for full scale."""
         full, own = (_flat(self._settings(each).model_dump(mode="json")) for each in ("paper", scale))
         unset = "as in the protocol" if self.shows_unfinished else "none"
-        usual = {name: unset if value in (None, []) else value for name, value in full.items()}
+        usual, its = ({k: unset if v in (None, []) else v for k, v in each.items()} for each in (full, own))
         return "; ".join(
-            f"{name} {_in_words(value)} (full scale: {_in_words(usual.get(name, unset))})"
-            for name, value in own.items()
-            if value != full.get(name)
+            f"{name} {_in_words(its.get(name, 'none'))} (full scale: {_in_words(usual.get(name, unset))})"
+            for name in dict.fromkeys([*own, *full])
+            if own.get(name) != full.get(name)
         )
 
     def check(self, scale: Scale, data_dir: Path | None) -> None:

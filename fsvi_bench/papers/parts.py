@@ -140,5 +140,9 @@ def _read(path: Path) -> Row:
 
 
 def _describe(argument: Arguments) -> str:
-    short = {name: each for name, each in argument.items() if isinstance(each, str | int | float | list)}
-    return ", ".join(f"{name} {each}" for name, each in short.items())[:80]
+    """Numbers, strings, and models that have words of their own."""
+
+    def has_words(value: Any) -> bool:
+        return type(value).__str__ is not Plain.__str__ if isinstance(value, Plain) else not isinstance(value, tuple)
+
+    return ", ".join(f"{name} {each}" for name, each in argument.items() if has_words(each))[:80]

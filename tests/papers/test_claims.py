@@ -166,6 +166,35 @@ def test_it_is_the_intervals_end_that_decides_not_the_mean():
     assert verdict.undecided
 
 
+def test_a_case_that_refutes_outweighs_one_that_is_unsure():
+    """A wide interval must not hide it. With 20 cases, 95% intervals alone would refute true claims too often."""
+    unsure, refuting = [-30.0, 0.0, 30.0], [-1.1, -1.0, -0.9]
+    verdict = claim(interval="t").judge({"unsure": unsure, "refuting": refuting})
+    assert (verdict.statistic, verdict.outcome) == ("s (refuting)", "did not hold")
+    assert (verdict.low, verdict.high) == pytest.approx(interval_of_mean(refuting)[1:], rel=1e-12)
+    barely = [-1.0, -0.9, -0.6]
+    cases = {"barely": barely} | {f"unsure {n}": unsure for n in range(19)}
+    assert claim(interval="t").judge({"barely": barely}).outcome == "did not hold"
+    assert claim(interval="t").judge(cases).outcome == "undecided"
+    true = [1.0, 1.1, 0.9]
+    assert claim(interval="t").judge({"a": true, "b": true}).holds
+
+
+def test_of_a_magnitude_infinite_values_decide_whatever_their_sign():
+    for sign in (1, -1):
+        many = claim("below", 1.1, interval="t", geometric=True, magnitude=True)
+        assert many.judge([math.exp(sign * INF)] + [1.01**sign] * 19).outcome == "undecided"
+        assert many.judge([math.exp(sign * INF)] * 20).outcome == "did not hold"
+
+
+def test_two_cases_with_one_label_are_refused():
+    frames = {"f": pd.DataFrame({"N": [1000001, 1000002], "x": [0.0, 1.0]})}
+    with pytest.raises(ValueError, match="two cases of N have the same label"):
+        Place(frame="f", column="x", by="N").of(frames)
+    lost = {"f": pd.DataFrame({"N": [1.0, math.nan], "x": [0.0, 1.0]})}
+    assert list(Place(frame="f", column="x", by="N").of(lost).values()) == [[0.0], [1.0]]
+
+
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_a_case_that_cannot_be_judged_decides(side):
     verdict = claim(side).judge({"a": -INF, "b": math.nan, "c": INF})

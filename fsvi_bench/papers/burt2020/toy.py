@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
@@ -20,7 +21,7 @@ def compare_curves(request: Request, context: ExperimentContext) -> Frames:
     """Mean and standard deviation of f (without noise) under every posterior, and the training data.
 
     Raises:
-        InputError: the task is not in the cache, or a posterior is missing from the folder.
+        InputError: the task is not in the cache, a posterior is missing from the folder, or there is none.
     """
     records, root = context.cells.records, context.workspace.root
     problem, cells = problem_of(records[0], None), frame_of(context.cells)
@@ -29,6 +30,8 @@ def compare_curves(request: Request, context: ExperimentContext) -> Frames:
         for record in records
         if record.status == "ok"
     }
+    if not curves:
+        raise InputError("no run of the toy problem ended in a posterior; run them without --no-compute")
     of_cells = cells[["cell", "method", "kl_jitter"]]
     drawn = pd.concat(curves, names=["cell", None]).reset_index("cell").merge(of_cells, on="cell")
     panels = _panels(cells, drawn)
@@ -62,13 +65,15 @@ def _nats(kl: float) -> str:
 def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Each method's title with KLs, and the range of its curves if it exceeds the panel."""
     panels = []
-    for method, own in cells.groupby("method", sort=False):
+    for method, rows in cells.groupby("method", sort=False):
+        own = rows.sort_values("kl_jitter", kind="stable")  # cells without a record come last
         kls = own["kl"].map(_nats).where(own["status"] == "ok", own["status"])
         jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
         drawn = curves[curves["method"] == method]
         ends = drawn["low"].min(), drawn["high"].max()
         inside = not len(drawn) or (LIMITS[0] <= ends[0] and ends[1] <= LIMITS[1])
         reach = "" if inside else f"reaches {ends[0]:.2g} and {ends[1]:.2g}".replace("-", "−")
-        words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
+        kl = f"= {kls.iloc[0]} nats" if own["status"].iloc[0] == "ok" else kls.iloc[0]
+        words = f"{title_of(str(method))}: KL {kl}{jitters[own['kl_jitter'] > 0].sum() or ''}"
         panels.append({"method": method, "x": curves["x"].quantile(0.17), "panel": words, "reach": reach})
     return pd.DataFrame(panels)

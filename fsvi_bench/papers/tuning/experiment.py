@@ -20,10 +20,9 @@ from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising, Scale
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.tuning.runs import Schedule, Schedules, Setting, Variant, train_and_measure
+from fsvi_bench.papers.tuning.runs import Schedule, Setting, Tasks, Training, Variant, train_and_measure
 
 TEMPLATE = Path(__file__).with_name("tuning.md.j2")
-PARTS = ["variant", "setting"]
 START = ["parametrisation", "initial_scale", "beta2"]
 RATES = ["lr", "schedule"]  #: what the two rounds are about, with the number of steps fixed
 TASK = ["method", "family", "dataset"]
@@ -175,18 +174,22 @@ class Search:
         """The method with each of its families."""
         return [Variant(method=method, family=family) for family in self.settings.methods[method]]
 
-    def runs(self, variants: list[Variant], settings: list[Setting], **changes: Any) -> pd.DataFrame:
+    def runs(
+        self,
+        variants: list[Variant],
+        settings: list[Setting],
+        splits: int | None = None,
+        curve: tuple[int, ...] = (),
+    ) -> pd.DataFrame:
         """One row per variant, setting and data set, with the `objectives` of its splits."""
-        data_dir = self.context.data_dir
-        shared: dict[str, Any] = {
-            "splits": self.settings.splits,
-            "schedules": Schedules(of=self.settings.schedules),
-            "curve": (),
-            "data_dir": None if data_dir is None else str(data_dir),
-        }
-        grid = {"variant": variants, "dataset": self.settings.datasets, "setting": settings}
-        parts = self.context.table(train_and_measure, grid, **shared | changes)
-        names = [{**variant.model_dump(), **setting.model_dump()} for variant, setting in parts[PARTS].to_numpy()]
+        its, pairs = self.settings, product(variants, settings)
+        trainings = [Training.of(variant, each, its.schedules[each.schedule]) for variant, each in pairs]
+        tasks = [Tasks.of(dataset, splits or its.splits, self.context.data_dir) for dataset in its.datasets]
+        parts = self.context.table(train_and_measure, {"training": trainings, "tasks": tasks}, curve=curve)
+        names = [
+            {"method": training.method, "family": training.family, "dataset": each.dataset, **dict(training.setting)}
+            for training, each in parts[["training", "tasks"]].to_numpy()
+        ]
         return parts.join(pd.DataFrame(names))
 
 

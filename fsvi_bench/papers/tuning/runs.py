@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -46,45 +46,74 @@ class Setting(Plain):
         return {name: value for name, value in self if name in known and value is not None}
 
 
-class Variant(Plain):
+class Variant(NamedTuple):
     """A method and one of its families."""
 
     method: str
     family: str
 
 
-class Schedules(Plain):
-    """The schedules by name."""
+class Training(Plain):
+    """A variant with all its options. The method's code decides the result too, and this module does not import it."""
 
-    of: dict[str, Schedule]
+    method: str
+    family: str
+    code_sha256: str
+    options: dict[str, Any]
+    setting: Setting = Field(exclude=True)  #: the point of the grid, for the tables
+
+    @staticmethod
+    def of(variant: Variant, setting: Setting, schedule: Schedule) -> Training:
+        """Raises InputError if the method refuses an option."""
+        entry = load_method(variant.method)
+        changes = setting.options(entry.cls.Options.model_fields) | schedule.model_dump()
+        options = entry.options(changes).model_dump()
+        return Training(**variant._asdict(), code_sha256=entry.code_sha256, options=options, setting=setting)
+
+    def __str__(self) -> str:
+        rates = f"lr {self.setting.lr:g} {self.setting.schedule}"
+        return f"{self.method} {self.family} {rates} {self.setting.max_steps} steps"
 
 
-def train_and_measure(
-    variant: Variant,
-    dataset: str,
-    setting: Setting,
-    splits: int,
-    schedules: Schedules,
-    curve: tuple[int, ...],
-    data_dir: str | None,
-) -> Row:
-    """The method's objective on the first splits of a data set, trained side by side, in nats; infinite if it diverged.
+class Tasks(Plain):
+    """The first splits of a data set. Where the raw data are does not matter."""
 
-    `along` has the objective of split 0 after these numbers of steps; `seconds` are those of training.
+    dataset: str
+    sha256: tuple[str, ...]
+    data_dir: Path | None = Field(default=None, exclude=True)
+
+    @staticmethod
+    def of(dataset: str, splits: int, data_dir: Path | None) -> Tasks:
+        """Raises InputError if a task or its raw data are not available."""
+        problems = [load_problem(dataset, split, data_dir) for split in range(splits)]
+        return Tasks(dataset=dataset, sha256=tuple(problem.sha256 for problem in problems), data_dir=data_dir)
+
+    def load(self) -> list[Task]:
+        return [load_problem(self.dataset, split, self.data_dir) for split in range(len(self.sha256))]
+
+    def __str__(self) -> str:
+        return self.dataset
+
+
+def train_and_measure(training: Training, tasks: Tasks, curve: tuple[int, ...]) -> Row:
+    """The method's objective on each task, trained side by side, in nats; infinite if it diverged.
+
+    `along` has the objective of the first task after these numbers of steps; `seconds` are those of training.
     """
     use_one_thread()
-    problems = [load_problem(dataset, split, Path(data_dir) if data_dir else None) for split in range(splits)]
-    entry = load_method(variant.method)
-    options = setting.options(entry.cls.Options.model_fields) | schedules.of[setting.schedule].model_dump()
-    seeds = [derive_seed("tuning", problem.sha256, variant.method, variant.family) for problem in problems]
-    family: Any = variant.family
-    method = entry.cls(problems, family, seeds, entry.options(options))
+    problems = tasks.load()
+    entry = load_method(training.method)
+    seeds = [derive_seed("tuning", problem.sha256, training.method, training.family) for problem in problems]
+    family: Any = training.family
+    method = entry.cls(problems, family, seeds, entry.options(training.options))
     along: list[float | dict[str, str | int | float]] = []
 
     def observe(steps: int, seconds: float) -> None:
         along.append({"step": steps, "objective": objectives(method, problems)[0]})
 
-    seconds = train(method, "cpu", observe if curve else None, [step for step in curve if step <= setting.max_steps])
+    seconds = train(
+        method, "cpu", observe if curve else None, [step for step in curve if step <= method.options.max_steps]
+    )
     return {"objectives": [*objectives(method, problems)], "along": along, "seconds": seconds}
 
 

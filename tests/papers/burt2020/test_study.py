@@ -64,6 +64,8 @@ def test_tables_survive_their_files_and_writing_again_changes_no_byte(tmp_path):
         (lambda text: text.replace("a machine,", "a machine,more,", 1), "is not a study's table"),
         (lambda text: text.replace(",0.7,", ",nan,", 1), "is not a study's table"),
         (lambda text: text.replace(",0.01,0.06,", ",0.01,,", 1), "a cell with status ok has no spectrum_5"),
+        (lambda text: text.replace(",80,", ",80.5,", 1), "is not a study's table"),
+        (lambda text: re.sub(r"\n(\w+),0,", r"\n\1,99999999999999999999,", text, count=1), "is not a study's table"),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):

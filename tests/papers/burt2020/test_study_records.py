@@ -1,6 +1,7 @@
 """From records to the study's table, to figures 3 and 4, and to what of a plan is missing."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -82,6 +83,9 @@ def test_fresh_points_lie_in_the_box_and_are_none_of_scorings(toy):
     fresh, box = fresh_features(toy), toy.Phi_box
     assert fresh.shape == box.shape
     assert not any((box == row).all(-1).any() for row in fresh[:20])
+    inputs = SimpleNamespace(bounding_box=toy.bounding_box, frozen=toy.frozen, feature_map=lambda x: x)
+    low, high = toy.bounding_box
+    assert ((low <= fresh_features(inputs)) & (fresh_features(inputs) <= high)).all()
 
 
 def test_a_plans_records_are_found_and_the_rest_is_missing(ran):

@@ -1,10 +1,13 @@
 """Figure 1: the curve of a posterior, and numbers of cells in words."""
 
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from fsvi_bench.papers.burt2020.toy import curve
+from fsvi_bench.papers.burt2020.toy import _panels, curve
 from fsvi_bench.posteriors.gaussian import FullGaussian
 
 
@@ -21,3 +24,11 @@ def test_a_curve_is_the_mean_and_deviation_of_f(toy):
         phi = torch.exp(-0.5 * ((row["x"] - centres) / 0.2) ** 2)
         assert row["mean"] == pytest.approx(float(phi @ mean), rel=1e-12, abs=1e-12)
         assert row["sd"] ** 2 == pytest.approx(float(phi @ (tril @ tril.mT) @ phi), rel=1e-12)
+
+
+def test_a_panel_names_the_kl_of_the_run_without_jitter_wherever_its_row_is():
+    """A cell without a record comes last."""
+    rows = {"method": "rand-a", "kl": [44.4, math.nan], "kl_jitter": [1e-6, 0.0], "status": ["ok", "missing"]}
+    curves = pd.DataFrame({"method": ["rand-a"], "x": [0.0], "low": [0.0], "high": [1.0]})
+    (words,) = _panels(pd.DataFrame(rows), curves)["panel"]
+    assert words == "RANDA: KL missing (jitter 1e-6: 44.4)"

@@ -15,7 +15,8 @@ from fsvi_bench.methods.sample_then_optimise import SampleThenOptimise
 from fsvi_bench.methods.ssge import Ssge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.papers.tuning.experiment import START, by_start, chosen_starts, gentlest, own_options, ranked
-from fsvi_bench.papers.tuning.runs import objectives
+from fsvi_bench.papers.tuning.runs import Schedule, Setting, Tasks, Training, Variant, objectives, train_and_measure
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
 
 ROOT = Path(__file__).parents[3]
@@ -118,11 +119,41 @@ def test_sample_then_optimise_is_judged_by_the_loss_with_its_own_noise(toy):
     assert least < min(before, beyond)
 
 
-def test_every_method_has_the_same_grid_and_no_number_of_the_truth_is_used():
+def test_the_grid_is_every_rate_with_every_schedule_on_the_development_sets():
     settings = REPRODUCTIONS["tuning"]._settings("paper")
     assert len(settings.grid(7)) == len(settings.lr) * len(settings.schedules)
     assert {each.max_steps for each in settings.grid(7)} == {7}
     assert set(settings.datasets) == {"boston", "concrete"}  # those that no leaderboard ranks
+
+
+def training(method="mean-field-vi", family="ffg", **changes):
+    setting = Setting(**{"lr": 0.1, "schedule": "falling", "max_steps": 2} | changes)
+    return Training.of(Variant(method, family), setting, Schedule(lr_schedule="cosine"))
+
+
+@pytest.mark.data
+def test_the_search_does_not_look_at_the_exact_posterior(monkeypatch):
+    tasks = Tasks.of("diabetes", 1, None)
+    expected = train_and_measure(training(), tasks, (1,))["objectives"]
+
+    def truth(task):
+        raise AssertionError("the search looked at the exact posterior")
+
+    monkeypatch.setattr(Task, "truth", property(truth))
+    assert train_and_measure(training(), tasks, (1,))["objectives"] == expected
+
+
+def test_a_part_is_decided_by_code_options_and_tasks_alone():
+    """Neither by names of the grid, options that the method lacks, nor the place of the raw data."""
+    one, entry = training(), load_method("mean-field-vi")
+    dumped = one.model_dump()
+    assert dumped.keys() == {"method", "family", "code_sha256", "options"}
+    assert dumped["code_sha256"] == entry.code_sha256
+    assert dumped["options"] == entry.options({"lr": 0.1, "lr_schedule": "cosine", "averaging": 0, "max_steps": 2}
+                                              | {"parametrisation": "weights", "initial_scale": 1}).model_dump()  # fmt: skip
+    assert training(beta2=0.5).model_dump() == dumped != training(lr=0.2).model_dump()
+    places = [Tasks(dataset="x", sha256=("a",), data_dir=folder).model_dump() for folder in (None, Path("d"))]
+    assert places[0] == places[1] == {"dataset": "x", "sha256": ("a",)}
 
 
 def test_the_defaults_are_those_that_the_published_search_chose():

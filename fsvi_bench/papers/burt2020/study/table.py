@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fsvi_bench.errors import InputError, plain
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import replace_together
 from fsvi_bench.papers.burt2020.cells import LINE
 from fsvi_bench.papers.burt2020.study.closeness import Closeness
 
@@ -59,14 +59,14 @@ class Tables(NamedTuple):
 
 
 def write_tables(tables: Tables, folder: Path) -> list[Path]:
-    """Writes both files, the cells last, so their presence implies the curves. Equal tables give equal bytes.
+    """Replaces both files together. Equal tables give equal bytes.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    texts = {CURVES_FILE: as_text(tables.curves, 6), CELLS_FILE: as_text(tables.cells)}
-    for name, text in texts.items():
-        write_atomically(folder / name, gzip.compress(text.encode(), mtime=0))
+    curves, cells = as_text(tables.curves, 6), as_text(tables.cells)
+    packed = [gzip.compress(text.encode(), mtime=0) for text in (curves, cells)]
+    replace_together(folder, {CURVES_FILE: packed[0]}, CELLS_FILE, packed[1])
     return [folder / CELLS_FILE, folder / CURVES_FILE]
 
 
@@ -112,7 +112,7 @@ def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
         _require_whole(frame, columns)
     except FileNotFoundError as error:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"{path} is not a study's table ({plain(str(error))}); replace it, or delete it and rebuild it from a "
             "folder with all records"
