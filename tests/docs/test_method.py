@@ -65,7 +65,7 @@ def test_the_template_runs_and_learns(in_empty_folder, cli):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["sampling.py", "closed_form.py"])
+@pytest.mark.parametrize("title", ["sampling.py", "closed_form.py", "like_randa.py"])
 def test_the_other_examples_conform(tmp_path, title):
     path = tmp_path / title
     path.write_text(PAGE.split(f'```python title="{title}"\n')[1].split("```")[0])
