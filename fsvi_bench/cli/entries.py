@@ -30,7 +30,7 @@ from fsvi_bench.leaderboard.network_tasks import TRIAL
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key
 from fsvi_bench.leaderboard.verifying import Verification
-from fsvi_bench.presenting.tables import Table, in_words
+from fsvi_bench.presenting.tables import ROUNDING, Table, in_words
 from fsvi_bench.running.executors import Executor, make_executor
 from fsvi_bench.running.options import parse_setting, require_ray
 from fsvi_bench.threads import use_one_thread
@@ -170,7 +170,7 @@ def _verified(folder: Path, executor: Executor, options: Verify) -> _Outcome:
     with contextlib.suppress(InputError):  # there may be no earlier result, or one of other code
         stderr.print(f"{entry.name}: {agreement(compare(read_kept(path, result), result))}")
     write_result(path, result, options.key)
-    stderr.print(f"{path}{'' if options.key else ' (unsigned)'}")
+    stderr.print(f"{path}{'' if options.key else ' (unsigned)'}; isolation: {result.isolation}")
     return _Outcome(result, _medians(result), all(cell.status == "ok" for cell in result.cells))
 
 
@@ -237,7 +237,10 @@ def _medians(result: Result) -> Table:
     name, words = ("energy_distance_20_test", "energy distance") if networks else ("kl", "KL")
 
     def of(cells: list[Cell]) -> float | None:
-        return median(getattr(cell.scores, name) if cell.scores else math.inf for cell in cells) if cells else None
+        if not cells:
+            return None
+        found = float(median(getattr(cell.scores, name) if cell.scores else math.inf for cell in cells))
+        return 0.0 if abs(found) < ROUNDING else found
 
     rows = []
     for dataset in dict.fromkeys(cell.dataset for cell in result.cells):
