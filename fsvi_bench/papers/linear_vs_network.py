@@ -35,6 +35,7 @@ PAIRS = {
 RESAMPLES = 2000
 FEWEST = 6  #: ranked entries with a correlation
 Tables = Mapping[str, Float[np.ndarray, "M splits 1"]]  #: by data set
+Ranks = tuple[Float[np.ndarray, " M"], Float[np.ndarray, "R M"]]  #: mean ranks, and their resamples
 
 
 def compare_tracks(request: Request, context: ExperimentContext) -> Frames:
@@ -44,18 +45,22 @@ def compare_tracks(request: Request, context: ExperimentContext) -> Frames:
 
 
 def compared(cells: pd.DataFrame) -> Frames:
-    """The same from cells; the column `network` tells the track. Entries need cells on both.
+    """Mean ranks and correlations from cells, whose column `network` tells the track. Entries need cells on both.
 
     Raises:
-        InputError: no entry has.
+        InputError: no entry has cells on both.
     """
     cells = cells.assign(entry=cells["method"] + " " + cells["family"])
     both = cells.groupby("entry")["network"].nunique()
     cells = cells[cells["entry"].isin(both.index[both == 2])]
     if not len(cells):
         raise InputError("no method has records on both linear tasks and networks; compute them with --compute")
-    places = pd.concat([_places(cells, pair, *scores) for pair, scores in PAIRS.items()], ignore_index=True)
-    found = pd.DataFrame([_correlation(cells, pair, *scores) for pair, scores in PAIRS.items()])
+    ranks = {
+        pair: (_ranks(cells, pair, linear, False), _ranks(cells, pair, network, True))
+        for pair, (linear, network) in PAIRS.items()
+    }
+    places = pd.concat([_places(cells, pair, *of_tracks) for pair, of_tracks in ranks.items()], ignore_index=True)
+    found = pd.DataFrame([_correlation(pair, *of_tracks) for pair, of_tracks in ranks.items()])
     places = places.join(looks(places["method"])).merge(found[["pair", "value", "low", "high"]])
     spread = [f"ρ = {r.value:.2f} ({r.low:.2f} to {r.high:.2f})".replace("-", "−") for r in places.itertuples()]
     places = places.assign(heading=places["pair"] + "\n" + spread, fill=places["family"].ne("ffg").astype(float))
@@ -74,23 +79,22 @@ def _tables(cells: pd.DataFrame, score: str, network: bool) -> Tables:
     }
 
 
-def _ranks(cells: pd.DataFrame, pair: str, score: str, network: bool) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(cells: pd.DataFrame, pair: str, score: str, network: bool) -> Ranks:
     """Mean ranks of the entries [M], and resamples of those that are ranked [R, M], with NaN for the others."""
     generator = derived_generator("linear vs network", pair, network)
     found = bootstrap_ranks(_tables(cells, score, network), generator, RESAMPLES)
     return found.mean_rank, found.resampled
 
 
-def _places(cells: pd.DataFrame, pair: str, linear: str, network: str) -> pd.DataFrame:
+def _places(cells: pd.DataFrame, pair: str, linear: Ranks, network: Ranks) -> pd.DataFrame:
     entries = cells[["entry", "method", "family"]].drop_duplicates().sort_values("entry", ignore_index=True)
-    ranks = {"linear": _ranks(cells, pair, linear, False)[0], "network": _ranks(cells, pair, network, True)[0]}
-    return entries.assign(pair=pair, **ranks)
+    return entries.assign(pair=pair, linear=linear[0], network=network[0])
 
 
-def _correlation(cells: pd.DataFrame, pair: str, linear: str, network: str) -> dict[str, object]:
-    (a, of_a), (b, of_b) = _ranks(cells, pair, linear, False), _ranks(cells, pair, network, True)
+def _correlation(pair: str, linear: Ranks, network: Ranks) -> dict[str, object]:
+    (a, of_a), (b, of_b) = linear, network
     ranked = np.flatnonzero(~np.isnan(a + b))
-    scores = {"pair": pair, "linear": linear, "network": network, "entries": len(ranked)}
+    scores = {"pair": pair, **dict(zip(("linear", "network"), PAIRS[pair], strict=True)), "entries": len(ranked)}
     if len(ranked) < FEWEST:  # says nothing
         return scores | {"value": 0.0, "low": -1.0, "high": 1.0}
     generator = derived_generator("linear vs network", pair, "entries")
