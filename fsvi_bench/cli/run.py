@@ -28,6 +28,9 @@ def run(options: Run) -> int:
         plan, out = make_plan(options), options.out
     for flag in plan.unused:
         stderr.print(f"{flag} has no effect: none of the chosen methods has this option", style="yellow")
+    for name, methods in plan.shared.items():
+        one = f"{methods[0]}.{name}={options.options[name]}"
+        stderr.print(f"--set {name} applies to {', '.join(methods)}; to set it for one method, write --set {one}")
     if options.dry_run:
         return _show_planned(plan, options)
     with WandbUploads(wandb_mode(options.wandb), out) as uploads:

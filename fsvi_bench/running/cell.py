@@ -178,6 +178,8 @@ class Plan(_Plain):
     given: tuple[Any, ...] = Field(default=(), exclude=True)  #: `FrozenTask`s from files, and `CertifiedNetwork`s
     methods: dict[str, Any] = Field(default={}, exclude=True)  #: name -> `MethodEntry`
     unused: tuple[str, ...] = Field(default=(), exclude=True)  #: flags without effect on the chosen methods
+    #: option -> methods, for the options that a request sets for several methods at once
+    shared: dict[str, tuple[str, ...]] = Field(default={}, exclude=True)
 
     @property
     def name(self) -> str:

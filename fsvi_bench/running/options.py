@@ -40,13 +40,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def parse_settings(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Options of a method by name, from a mapping or from `key=value` words.
+    """Options of a method by name, from a mapping or from `key=value` words. A name may be METHOD.OPTION.
 
     Raises:
         InputError: as `parse_setting`, or M is among them, which has its own flag.
     """
     settings = dict(given if isinstance(given, Mapping) else map(parse_setting, _several(given)))
-    if "M" in settings:
+    if any(name.rpartition(".")[2] == "M" for name in settings):
         raise InputError(f"--set M is not supported; set the size of the measurement set with {FLAGS['M']}")
     return settings
 
@@ -134,7 +134,8 @@ class Request(BaseModel):
         default=None, description="Named experiment with its own defaults, such as quick, official, burt2020 or atlas."
     )
     options: Annotated[dict[str, Any], BeforeValidator(parse_settings)] = Field(
-        default={}, description="Method option; may be repeated."
+        default={},
+        description="OPTION=VALUE for all methods with this option, or METHOD.OPTION=VALUE for one; may be repeated.",
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
-from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, built_in_names, default_names, load_method, network_methods
 from fsvi_bench.networks.official import CertifiedNetwork, named_network
@@ -103,23 +103,25 @@ def make_plan(request: Request) -> Plan:
     tasks = _planned(request, given)
     methods = _distinct(map(load_method, asked.methods or default_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
+    own = _own_options(request, methods.values())
     _require_known(request, asked, known, methods)
     names = dict.fromkeys(task.dataset for task in tasks)
     networks = {task.place[0]: task.task for task in given if isinstance(task, CertifiedNetwork)}
     taken = {name: _taken(method, networks, bool(asked.methods)) for name, method in methods.items()}
     if networks.keys() == names.keys():
         methods = {name: method for name, method in methods.items() if taken[name]}
-    rows = [row for method in methods.values() for row in _rows(request, asked, method)]
+    rows = [row for method in methods.values() for row in _rows(request, asked, method, own[method.name])]
     if networks:
         rows = [_only_on([name for name in names if name not in networks], row) for row in rows]
         for name in filter(taken.get, methods):
-            rows += [_only_on(taken[name], row) for row in _rows(request, asked, methods[name], True)]
+            of_networks = _rows(request, asked, methods[name], own[name], on_networks=True)
+            rows += [_only_on(taken[name], row) for row in of_networks]
     rows = [row for row in rows if row.datasets is None or names.keys() & row.datasets]
     if not rows:
-        own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
+        families = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
         wanted = f"{'--family' if request.families else 'the protocol has the family'} {', '.join(asked.families)}"
         missing = f"{wanted}: none of the chosen methods ({', '.join(methods)}) has it"
-        raise InputError(f"{missing}; their families: {own}")
+        raise InputError(f"{missing}; their families: {families}")
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(
         written=datetime.now(UTC),
@@ -129,6 +131,7 @@ def make_plan(request: Request) -> Plan:
         given=given,
         methods=methods,
         unused=tuple(FLAGS[name] for name, value in flags.items() if value and name not in known),
+        shared=_shared(request, rows, own),
     )
 
 
@@ -204,9 +207,48 @@ def _distinct(methods: Iterable[MethodEntry]) -> dict[str, MethodEntry]:
     return by_name
 
 
+def _own_options(request: Request, methods: Iterable[MethodEntry]) -> dict[str, dict[str, Any]]:
+    """Method -> options that the request sets as METHOD.OPTION. METHOD is the method's name, or what `--method` gave.
+
+    Raises:
+        InputError: it names a method that is not chosen, or an option that the method does not have.
+    """
+    by_name = {name: method for method in methods for name in (method.name, method.spec)}
+    own: dict[str, dict[str, Any]] = {method.name: {} for method in by_name.values()}
+    for key, value in request.options.items():
+        name, dot, option = key.rpartition(".")
+        if not dot:
+            continue
+        if (method := by_name.get(name)) is None:
+            raise InputError(
+                f"--set {key}: {quoted(name)} is not among the chosen methods; "
+                f"{did_you_mean(name, by_name)}they are {', '.join(own)}"
+            )
+        if option not in (known := method.cls.Options.model_fields):
+            raise InputError(
+                f"--set {key}: {method.name} has no option {quoted(option)}; "
+                f"{did_you_mean(option, known)}its options: {', '.join(known) or 'none'}"
+            )
+        own[method.name][option] = value
+    return own
+
+
+def _shared(
+    request: Request, rows: Iterable[Variant], own: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[str, ...]]:
+    """Option -> methods, for options that the request sets for several methods at once."""
+    taken = dict.fromkeys((name, row.method) for row in rows for name in row.hyperparameters)
+    found = {
+        name: tuple(method for each, method in taken if each == name and name not in own[method])
+        for name in request.options
+    }
+    return {name: methods for name, methods in found.items() if len(methods) > 1}
+
+
 def _require_known(request: Request, asked: Protocol, known: set[str], methods: Iterable[str]) -> None:
     planned = () if request.methods else (asked.options, *asked.grids)  # those are meant for the protocol's own methods
-    for key in chain(request.options, *planned):
+    everywhere = [key for key in request.options if "." not in key]
+    for key in chain(everywhere, *planned):
         if key not in known:
             raise InputError(
                 f"--set {key}: none of the chosen methods ({', '.join(methods)}) has this option; "
@@ -214,10 +256,12 @@ def _require_known(request: Request, asked: Protocol, known: set[str], methods: 
             )
 
 
-def _rows(request: Request, asked: Protocol, method: MethodEntry, on_networks: bool = False) -> Iterator[Variant]:
-    """The rows of a method: one per family and setting."""
+def _rows(
+    request: Request, asked: Protocol, method: MethodEntry, own: Mapping[str, Any], *, on_networks: bool = False
+) -> Iterator[Variant]:
+    """The rows of a method: one per family and setting. `own` are options that the request sets for it alone."""
     usual = method.defaults.network_options if on_networks else {}
-    settings, code = _settings(request, asked, method, usual), decisive_sha256(method.code_sha256)
+    settings, code = _settings(request, asked, method, usual, own), decisive_sha256(method.code_sha256)
     seeds = (0,) if asked.seeds is None else tuple(parse_ranges(asked.seeds, "--seeds"))
     for family in FAMILIES:
         wanted = family in method.cls.families and family in (asked.families or FAMILIES)
@@ -234,21 +278,21 @@ def _rows(request: Request, asked: Protocol, method: MethodEntry, on_networks: b
 
 
 def _settings(
-    request: Request, asked: Protocol, method: MethodEntry, usual: dict[str, Any]
+    request: Request, asked: Protocol, method: MethodEntry, usual: dict[str, Any], own: Mapping[str, Any]
 ) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
     """The distinct settings of a method, each with the data sets it is for; None means all."""
     fields = method.cls.Options.model_fields
     usual = usual | {name: value for name, value in asked.options.items() if name in fields}
     usual |= asked.method_options.get(method.name, {})
-    fixed = {name: [value] for name, value in request.options.items()}
+    fixed = {name: [value] for name, value in {**request.options, **own}.items()}
     found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}
     for part in (None, *asked.sub_grids):
         points = part.measurement_points if part and not request.measurement_points else ()
-        axes = {"M": points or asked.measurement_points, "max_steps": [asked.max_steps] if asked.max_steps else []}
-        grid = {**axes, **asked.grid, **(part.grid if part else {}), **fixed}
-        own = {name: values for name, values in grid.items() if name in fields and values}
-        for values in product(*own.values()):
-            options = method.options({**usual, **dict(zip(own, values, strict=True))})
+        flags = {"M": points or asked.measurement_points, "max_steps": [asked.max_steps] if asked.max_steps else []}
+        grid = {**flags, **asked.grid, **(part.grid if part else {}), **fixed}
+        axes = {name: values for name, values in grid.items() if name in fields and values}
+        for values in product(*axes.values()):
+            options = method.options({**usual, **dict(zip(axes, values, strict=True))})
             _, before = found.get(key := options.model_dump_json(), (options, ()))
             both = None if part is None or before is None else tuple(dict.fromkeys([*before, *part.datasets]))
             found[key] = options, both

@@ -77,6 +77,8 @@ SAID = [
     ("run --measurement-points 0", "--measurement-points is 0, expected 1 or more"),
     ("run --ray-address x:1", "--ray-address requires --executor ray"),
     ("run --set lr", "of the form key=value"),
+    ("run --method ssge --set ssge.SS=1", "--set ssge.SS: ssge has no option 'SS'; did you mean 'S'? its options: "),
+    ("run --method ssge --set sge.S=9", "'sge' is not among the chosen methods; did you mean 'ssge'? they are ssge"),
     ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
     (
         "run --method ssge --set score_estimator=kde",

@@ -75,6 +75,14 @@ def test_a_flag_without_effect_is_reported(cli, tmp_path, flags):
     assert said not in cli(*TOY, "--method", "rand-a", "--out", tmp_path, "--max-steps", 5, "--dry-run")[2]
 
 
+def test_an_option_that_several_methods_take_is_reported(cli, tmp_path):
+    run = (*TOY, "--method", "rand-a", "--method", "mean-field-vi", "--out", tmp_path, "--dry-run")
+    said = "--set lr applies to rand-a, mean-field-vi; to set it for one method, write --set rand-a.lr=0.5"
+    status, _, err = cli(*run, "--set", "lr=0.5")
+    assert (status, err.splitlines()) == (0, [said])
+    assert cli(*run, "--set", "rand-a.lr=0.5")[2] == ""
+
+
 def test_a_second_run_computes_what_a_dry_run_says(cli, tmp_path):
     for rerun, missing in (("none", 4), ("none", 0), ("failed", 0), ("all", 4)):
         run = (*TOY, "--out", tmp_path, "--rerun", rerun)

@@ -88,6 +88,37 @@ def test_options_are_typed_finite_and_known(tunable):
         make_plan(Request(methods=[tunable], options={"lrr": 1}))
 
 
+def test_an_option_is_set_for_one_method_or_for_all_that_have_it(tunable):
+    def rates(*options, **given):
+        plan = make_plan(Request(methods=[tunable, "rand-a", "exact"], families=["full"], options=options, **given))
+        return {v.method: v.hyperparameters.get("lr") for v in plan.variants}, plan.shared
+
+    assert rates("lr=0.5") == ({"Tunable": 0.5, "rand-a": 0.5, "exact": None}, {"lr": ("Tunable", "rand-a")})
+    for name in ("Tunable", tunable):  # as the table shows it, or as --method gives it
+        assert rates(f"{name}.lr=0.5") == ({"Tunable": 0.5, "rand-a": 0.1, "exact": None}, {})
+        assert rates("lr=0.5", f"{name}.lr=0.2") == ({"Tunable": 0.2, "rand-a": 0.5, "exact": None}, {})
+    assert rates("averaging=0.2")[1] == {}
+    plan = make_plan(Request(protocol="quick", options={"rand-a.max_steps": 7}))
+    steps = {v.method: v.hyperparameters["max_steps"] for v in plan.variants if "max_steps" in v.hyperparameters}
+    assert {name for name, number in steps.items() if number == 7} == {"rand-a"}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("rand-b.lr=1", "--set rand-b.lr: 'rand-b' is not among the chosen methods; did you mean 'rand-a'? they are "),
+        ("tunable.lr=1", "'tunable' is not among the chosen methods; did you mean 'Tunable'?"),
+        ("rand-a.lrr=1", "--set rand-a.lrr: rand-a has no option 'lrr'; did you mean 'lr'? its options: "),
+        ("rand-a.lr=fast", "method rand-a, option 'lr': got 'fast', expected a number"),
+        ("rand-a.M=20", "--set M is not supported"),
+    ],
+)
+def test_an_option_of_one_method_is_checked(tunable, option, message):
+    with pytest.raises(InputError) as raised:
+        make_plan(Request(methods=[tunable, "rand-a"], options=[option]))
+    assert message in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("given", "unused"),
     [
