@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import linecache
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -140,6 +141,9 @@ def load_method(spec: str) -> MethodEntry:
         raise InputError(f"method {spec} names a file but no class; give it as {spec.removesuffix(':')}:Class")
     if ".py:" in spec:
         return _from_file(spec)
+    path, _, name = spec.rpartition(":")
+    if path and is_file(Path(f"{path}.py")):
+        raise InputError(f"unknown method {quoted(spec)}: did you mean {quoted(f'{path}.py:{name}')}?")
     return load_installed(spec)
 
 
@@ -224,7 +228,11 @@ def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
     path, _, name = spec.rpartition(":")
     module = _import_source(path, file, source)
     if not hasattr(module, name):
-        raise InputError(f"{path} has no class {quoted(name)}; give the method as path/file.py:Class")
+        classes = {each: cls for each, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, Method)}
+        own = [each for each, cls in classes.items() if cls.__module__ == module.__name__]
+        raise InputError(
+            f"{path} has no class {quoted(name)}; {did_you_mean(name, own)}give the method as path/file.py:Class"
+        )
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
     return _entry(name, getattr(module, name), spec, source)
@@ -240,7 +248,10 @@ def _import_source(path: str, file: str, source: bytes) -> ModuleType:
     try:
         # Tracebacks and `inspect` show this text even if the file is missing.
         linecache.cache[file] = (len(source), None, decode_source(source).splitlines(keepends=True), file)
-        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+        with warnings.catch_warnings():
+            # _require_method refuses such a method.
+            warnings.filterwarnings("ignore", "Field name .* shadows an attribute", UserWarning)
+            exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; fix the file") from error
@@ -259,12 +270,21 @@ def _require_method(cls: object, spec: str) -> type[Method]:
         raise InputError(
             f"'{spec}': Options is not a subclass of fsvi_bench.methods.base.MethodOptions; derive it from that class"
         )
+    _require_own_names(cls.Options, spec)
     known = get_args(Family)
     if not (isinstance(cls.families, tuple) and cls.families and all(family in known for family in cls.families)):
         raise InputError(
             f"'{spec}': families is {cls.families!r}, expected a tuple with one or more of {', '.join(known)}"
         )
     return cls
+
+
+def _require_own_names(options: type[MethodOptions], spec: str) -> None:
+    """Raises InputError if an option has the name of an attribute or method that its class inherits."""
+    for base in (each for each in options.__mro__[1:] if issubclass(each, BaseModel)):
+        for name in options.model_fields:
+            if name not in base.model_fields and hasattr(base, name):
+                raise InputError(f"'{spec}': option '{name}' hides an attribute of {base.__name__}; rename the option")
 
 
 def _entry(name: str, cls: object, spec: str, source: bytes | None = None) -> MethodEntry:

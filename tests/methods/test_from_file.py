@@ -107,3 +107,37 @@ def test_a_name_from_a_record_never_runs_a_file(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="unknown method"):
             load_installed(name)
     assert load_installed("exact").name == "exact"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("mine:Mine", "'mine.py:Mine'?"), ("mine.py:mine", "'Mine'?"), ("mine.py:Min", "'Mine'?")]
+)
+def test_a_misspelt_file_or_class_gets_a_hint(tmp_path, monkeypatch, name, meant):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE)
+    with pytest.raises(InputError) as raised:
+        load_method(name)
+    assert f"did you mean {meant}" in str(raised.value)
+
+
+SHADOWING = """
+from fsvi_bench.methods.base import AdamOptions, Method
+class Mine(Method):
+    class Options(AdamOptions):
+        {field} = 3
+    def loss(self, q, batch): ...
+"""
+
+
+@pytest.mark.parametrize(("field", "refused"), [("rows: int", True), ("copy: int", True), ("lr: float", False)])
+def test_an_option_that_hides_an_attribute_is_refused_at_once(tmp_path, recwarn, field, refused):
+    path = tmp_path / "mine.py"
+    path.write_text(SHADOWING.format(field=field))
+    if refused:
+        with pytest.raises(
+            InputError, match=r"option '(rows|copy)' hides an attribute of AdamOptions; rename the option"
+        ):
+            load_method(f"{path}:Mine")
+    else:
+        assert load_method(f"{path}:Mine").options({}).lr == 3
+    assert recwarn.list == []
