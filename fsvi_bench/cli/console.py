@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,19 +33,26 @@ def show(as_json: bool, document: Any, printed: Callable[[], Any]) -> None:
 
 
 def print_failures(records: Sequence[Record], root: Path) -> int:
-    """Prints one line on stderr for each cell that failed or diverged, and returns the exit status.
+    """Prints on stderr which cells failed or diverged, and returns the exit status.
 
-    The line names the file with the traceback, if the method's own code raised an exception.
+    Of a method's cells that did so for the same reason, it prints the first and the number of others. The line names
+    the file with the traceback, if the method's own code raised an exception.
 
     Args:
         root: output folder of the records.
     """
     from fsvi_bench.running.store import TRACEBACK_FILE
 
-    bad = [record for record in records if record.status != "ok"]
-    for record in bad:
+    alike: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.status != "ok":
+            alike[record.method, record.status, str(record.reason)].append(record)
+    for record, *others in alike.values():
         name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
         traceback = root / record.folder / TRACEBACK_FILE
         where = f" (traceback: {traceback})" if is_file(traceback) else ""
         stderr.print(f"{name}: {record.status}: {' '.join(str(record.reason).split())}{where}", style="red")
-    return 1 if bad else 0
+        if others:
+            cells = f"{len(others)} more cell{'s' if len(others) > 1 else ''} of {record.method}"
+            stderr.print(f"and {cells} {record.status} for the same reason", style="red")
+    return 1 if alike else 0

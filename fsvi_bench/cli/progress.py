@@ -78,9 +78,10 @@ class RichProgress:
             self._print_line(whole, part, message, status)
 
     def _print_line(self, whole: Task, part: Task, message: str, status: Status) -> None:
-        """Prints a line for each failure and each finished group (or step, without groups), and every 30 seconds."""
+        """Prints a group's first failure and its end (without groups: each step), and a line every 30 seconds."""
         now, finished = self._bars.get_time(), part is whole or part.finished
-        if status == "ok" and not finished and now - self._last_line < _QUIET_SECONDS:
+        known = status == "ok" or part.fields["statuses"][status] > 1
+        if known and not finished and now - self._last_line < _QUIET_SECONDS:
             return
         self._last_line = now
         if part is not whole:

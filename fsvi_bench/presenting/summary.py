@@ -204,7 +204,8 @@ def _result_table(records: Sequence[Record], width: int) -> Terminal:
     lost = (summary["diverged"] * summary["ok"]).any()
     several = lost or (summary["splits"] > 1).any()
     units = UNITS_OF_NETWORKS if MARK in cells else UNITS
-    remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, units, MEANS if several else ""]
+    of_splits = (OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT
+    remarks = [of_splits if summary["splits"].any() else "", units, MEANS if several else ""]
     remarks += [DIVERGED if lost else "", own_prior(summary), FLOORS if MARK in cells else ""]
     if scores is narrow:
         remarks.append(f"A terminal of {needed[2]} columns shows all scores.")

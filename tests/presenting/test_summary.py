@@ -115,6 +115,27 @@ def test_failures_are_counted_and_listed_never_averaged_away(capsys, tmp_path):
     assert "1 (2 not ok)" in told_at(100, records)
 
 
+def test_cells_that_failed_alike_are_one_line_and_a_number(capsys, tmp_path):
+    other = record(9).model_copy(update={"reason": "ValueError: another"})
+    records = [*(record(k) for k in range(4)), other, diverged(5), diverged(6)]
+    assert print_failures(records, tmp_path) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [
+        "toy split 0 m full seed 0: failed: RuntimeError: it broke",
+        "and 3 more cells of m failed for the same reason",
+        "toy split 9 m full seed 0: failed: ValueError: another",
+    ]
+    assert lines[3].startswith("toy split 5 m full seed 0: diverged: ")
+    assert lines[4:] == ["and 1 more cell of m diverged for the same reason"]
+
+
+def test_a_table_without_finished_splits_claims_nothing_about_them():
+    assert "One split each." in told_at(200, [record(0, 1.0)])
+    for records in ([record(0)], [record(0), record(1)], [diverged(0)]):
+        assert "split each" not in told_at(200, records)
+        assert "KL in nats" in told_at(200, records)
+
+
 @pytest.mark.parametrize(
     ("statuses", "word"),
     [(("failed", "failed"), "failed"), (("diverged", "diverged"), "diverged"), (("failed", "diverged"), "not ok")],
