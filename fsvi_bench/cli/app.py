@@ -42,7 +42,13 @@ GROUPS = {
     "objectives": "Check functional objectives.",
     "leaderboard": "Create a leaderboard, build its site, and compare entries.",
 }
+#: What a command takes instead of a positional argument.
+INSTEAD = {"fsvi-bench score": "give a file as --posterior FILE --task TASK, or a folder as --posteriors DIR"}
 MODULES = {"submit": "entries", "verify": "entries"}  #: modules of commands that share one
+
+
+class _Interrupted(Exception):
+    """Ctrl-C in a command; the message says how much is finished, if the command says so. Typer would drop it."""
 
 
 def _call(words: list[str], options: Options) -> object:
@@ -52,7 +58,10 @@ def _call(words: list[str], options: Options) -> object:
     use_kernels(options.kernels())
     with no_garbage_collection():
         module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")
-    return getattr(module, "_".join(words))(options)
+    try:
+        return getattr(module, "_".join(words))(options)
+    except KeyboardInterrupt as error:
+        raise _Interrupted(str(error)) from error
 
 
 def _add_commands() -> None:
@@ -105,6 +114,8 @@ def _run(arguments: list[str]) -> int:
         return _interrupted() if outcome == INTERRUPTED else outcome or 0
     except (InputError, TaskRefused) as error:
         return _fail(str(error))
+    except _Interrupted as error:
+        return _interrupted(str(error))
     except WorkersLost as error:
         return _fail(str(error), WORK_LOST)
     except OSError as error:
@@ -124,6 +135,8 @@ def _fail_usage(error: Any, arguments: list[str]) -> int:
     """Reports a usage error found by Typer, whose class is in a different module in each version."""
     message = _with_given_value(error.format_message(), arguments)
     command = getattr(getattr(error, "ctx", None), "command_path", "fsvi-bench")
+    if message.startswith("Got unexpected extra argument") and command in INSTEAD:
+        message = f"{message}; {INSTEAD[command]}"
     return (
         _fail(f"{message} (see {command} --help)") if message else BAD_INPUT
     )  # without arguments, Typer shows the help
@@ -140,8 +153,9 @@ def _with_given_value(message: str, arguments: list[str]) -> str:
     return f"{option}{f' is {given[0]!r}' if len(given) == 1 else ''}, {wrong}"
 
 
-def _interrupted() -> int:
-    print("fsvi-bench: interrupted; finished work is kept: rerun the command to resume", file=sys.stderr)
+def _interrupted(done: str = "") -> int:
+    words = "compute the rest" if done else "resume"
+    print(f"fsvi-bench: interrupted; {done or 'finished work is kept'}: rerun the command to {words}", file=sys.stderr)
     return INTERRUPTED
 
 

@@ -79,6 +79,7 @@ def run(
     Raises:
         InputError: raw data are missing or wrong, settings do not fit a data set, the store is used by another run or
             contains an invalid record, or the sources changed during the run.
+        KeyboardInterrupt: Ctrl-C; the message says how many cells are finished.
     """
     with store.locked():
         tasks, refusals = _certified(plan, resources, progress)
@@ -102,11 +103,14 @@ def run(
 
         for record in [*records.values(), *refused]:
             add(record)
-        for outcome in _compute(missing, plan.methods, problems, resources, progress):
-            store.save(*outcome)
-            records[outcome.record.cell] = record = outcome.record
-            add(record)
-            progress.advance("cells", record.name, _group(record), record.status)
+        try:
+            for outcome in _compute(missing, plan.methods, problems, resources, progress):
+                store.save(*outcome)
+                records[outcome.record.cell] = record = outcome.record
+                add(record)
+                progress.advance("cells", record.name, _group(record), record.status)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(f"{len(records)} of {len(cells)} cells are finished") from error
     return [*(records[cell.key] for cell in cells), *refused], [records[cell.key] for cell in missing]
 
 

@@ -89,6 +89,10 @@ SAID = [
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
     # what does not go together
     ("score", "score needs either --task with --posterior, or --posteriors"),
+    (
+        "score q.safetensors",
+        "(q.safetensors); give a file as --posterior FILE --task TASK, or a folder as --posteriors",
+    ),
     ("score --task boston:0 --posteriors x", "give one of these combinations"),
     ("tasks build", BUILD),
     ("tasks build --check --out x", BUILD),

@@ -91,6 +91,23 @@ def test_a_second_run_computes_what_a_dry_run_says(cli, tmp_path):
         assert f"{missing} cells computed, {4 - missing} reused" in cli(*run)[2]
 
 
+def test_an_interrupt_says_how_many_cells_are_finished(cli, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from fsvi_bench.methods.base import Method\n"
+        "class Stops(Method):\n"
+        "    deterministic, families = True, ('full',)\n"
+        "    def solve(self, problem): raise KeyboardInterrupt\n"
+    )
+    stops, end = ("--method", f"{path}:Stops"), "cells are finished: rerun the command to compute the rest"
+    for methods, done in ((stops, "0 of 2"), (("--method", "exact", *stops), "4 of 6")):
+        status, out, err = cli(
+            "run", "--dataset", "toy", "--splits", "0-1", *methods, "--wandb", "off", "--out", tmp_path
+        )
+        assert (status, out) == (130, "")
+        assert err.splitlines()[-1] == f"fsvi-bench: interrupted; {done} {end}"
+
+
 def test_export_writes_two_tables(cli, tmp_path):
     assert cli(*TOY, "--out", tmp_path)[0] == 0
     status, text, _ = cli("export", tmp_path, "--out", tmp_path / "tables")
@@ -99,7 +116,7 @@ def test_export_writes_two_tables(cli, tmp_path):
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["records.parquet", "traces.parquet"]
 
 
-def test_a_log_gets_a_line_per_group_and_per_failure(monkeypatch):
+def test_a_log_gets_a_line_per_group_and_for_its_first_failure(monkeypatch):
     text, now = io.StringIO(), 0.0
     console = Console(file=text, soft_wrap=True, width=200, get_time=lambda: now)
     monkeypatch.setattr(module, "stderr", console)
@@ -108,12 +125,12 @@ def test_a_log_gets_a_line_per_group_and_per_failure(monkeypatch):
         for place in range(40):
             now += 2
             group = "b" if place % 4 == 3 else "a"
-            progress.advance("cells", f"cell {place}", group, "failed" if place == 5 else "ok")
+            progress.advance("cells", f"cell {place}", group, "failed" if place in (5, 6, 8) else "ok")
     said = text.getvalue().splitlines()
     assert said[0] == "running methods 6/40: a: 4 ok, 1 failed so far (30.0/min, about 0:01:08 left)"
-    assert "running methods 39/40: a: 29 ok, 1 failed (30.0/min, about 0:00:02 left)" in said
+    assert "running methods 39/40: a: 27 ok, 3 failed (30.0/min, about 0:00:02 left)" in said
     assert said[-1] == "running methods 40/40: b: 10 ok (30.0/min)"
-    assert len(said) == 5, said  # the failure, two groups done, and one line each half minute
+    assert len(said) == 5, said  # the first failure, two groups done, and one line each half minute
 
 
 def test_rates_have_a_digit_before_the_point():
