@@ -365,8 +365,13 @@ class NetworksBuild(Options):
 
 
 class MethodsList(Options):
-    """List the methods with their families and options."""
+    """List the methods with their families and options, or the options of one method.
 
+    Args:
+        name: Method name, or path/file.py:Class. Default: all.
+    """
+
+    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None
     as_json: bool = False
 
 

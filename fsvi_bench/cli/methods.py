@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli.commands import MethodsCheck, MethodsList
 from fsvi_bench.cli.console import show, stdout
 from fsvi_bench.conformance import Report, check_method, subjects
-from fsvi_bench.methods.registry import load_method, method_names
+from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.options import parse_settings
 from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import choose_device
 
+#: Words of JSON schemas.
+KINDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text", "array": "list"}
+BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
 
 def methods_list(options: MethodsList) -> None:
-    entries = [(entry, entry.options({})) for entry in map(load_method, method_names())]
+    with redirect_stdout(sys.stderr):  # what the code of the method prints
+        named = [load_method(name) for name in ([options.name] if options.name else method_names())]
+    entries = [(entry, entry.options({})) for entry in named]
     document = [
         {
             "name": entry.name,
@@ -28,9 +38,13 @@ def methods_list(options: MethodsList) -> None:
             "networks": entry.cls.networks is not None,
             "deterministic": entry.cls.deterministic,
             "options": defaults.model_dump(mode="json"),
+            "network_options": _network_options(entry),
         }
         for entry, defaults in entries
     ]
+    if options.name:
+        show(options.as_json, document, lambda: _option_table(named[0], document[0]))
+        return
     rows = []
     for entry, defaults in entries:
         words = ", ".join(f"{key}={value}" for key, value in defaults.model_dump().items())
@@ -38,6 +52,50 @@ def methods_list(options: MethodsList) -> None:
         rows.append((entry.name, ", ".join(entry.cls.families), networks, words or "none", entry.defaults.summary))
     columns = ("name", "families", "networks", "options", "summary")
     show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
+
+
+def _network_options(entry: MethodEntry) -> dict[str, Any] | None:
+    """The defaults on networks; None for a method for linear models only."""
+    return entry.options(entry.defaults.network_options).model_dump(mode="json") if entry.cls.networks else None
+
+
+def _option_table(entry: MethodEntry, document: Mapping[str, Any]) -> Terminal:
+    """One line per option: its defaults, the values that it accepts, and its meaning, where a docstring says it."""
+    kinds = {"options": "on linear models", "network_options": "on networks"}
+    kinds = {kind: heading for kind, heading in kinds.items() if document[kind] is not None}
+    columns = ["option", *kinds.values(), "values", "meaning"]
+    rows = []
+    for name, field in entry.cls.Options.model_json_schema().get("properties", {}).items():
+        defaults = [json.dumps(document[kind][name]).strip('"') for kind in kinds]
+        rows.append([name, *defaults, _accepted(field), _meaning(entry, name)])
+    title = f"{entry.name} ({', '.join(document['families'])}): {document['summary']}"
+    shown = Table(title=title, columns=columns, rows=rows or [["none", *[""] * (len(columns) - 1)]]).terminal()
+    for column in shown.columns[: len(columns) - 2]:
+        column.no_wrap = True
+    return shown
+
+
+def _accepted(field: Mapping[str, Any]) -> str:
+    """The values that an option accepts, from its JSON schema."""
+    if "anyOf" in field:
+        return " or ".join(_accepted(each).replace(", ", " or ") for each in field["anyOf"])
+    if words := field.get("enum", [field["const"]] if "const" in field else []):
+        return ", ".join(map(str, words))
+    kind = field.get("type", "value")
+    bounds = [f"{words} {field[bound]}" for bound, words in BOUNDS.items() if bound in field]
+    return f"{KINDS.get(kind, kind)} {' and '.join(bounds)}".strip()
+
+
+def _meaning(entry: MethodEntry, name: str) -> str:
+    """The description of an option, or the sentence about it in the docstring of the class that defines it."""
+    options = entry.cls.Options
+    if described := options.model_fields[name].description:
+        return described
+    texts = [each.__doc__ or "" for each in options.__mro__ if name in getattr(each, "__annotations__", {})]
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(text.split()))]
+    # Single letters are written without quotes.
+    quoted = rf"`{name}\b" if len(name) > 1 else rf"(?<!=)\b{name}\b"
+    return next((sentence for sentence in sentences if re.search(quoted, sentence)), "")
 
 
 def methods_check(options: MethodsCheck) -> int:

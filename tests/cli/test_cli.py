@@ -56,6 +56,32 @@ def test_results_are_read_without_lightning():
     python("-c", f"import sys, {modules}\nassert 'pytorch_lightning' not in sys.modules\n", check=True)
 
 
+def test_one_methods_options_are_listed_with_their_values(cli, tmp_path):
+    status, out, err = cli("methods", "list", "rand-a")
+    assert (status, err) == (0, "")
+    lines = {line.split()[0]: " ".join(line.split()) for line in out.splitlines() if line.strip()}
+    assert lines["lr"] == "lr 0.1 0.03 number > 0"
+    assert lines["minibatch"].startswith("minibatch full M whole number > 0 or full or M As in the paper, a step has")
+    assert lines["averaging"].startswith("averaging 0.3 0.3 number ≥ 0 and < 1 fraction of the steps")
+    assert lines["draw_A"] == "draw_A mixed mixed mixed, data, box"
+    (entry,) = json.loads(cli("methods", "list", "rand-a", "--json")[1])
+    assert (entry["options"]["lr"], entry["network_options"]["lr"]) == (0.1, 0.03)
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from fsvi_bench.methods.base import Method, MethodOptions\n"
+        "class Own(Method):\n"
+        "    class Options(MethodOptions):\n"
+        "        '''Mine. `size` is its size. It is large.'''\n"
+        "        size: int | None = None\n"
+        "    def solve(self, problem): ...\n"
+    )
+    status, out, _ = cli("methods", "list", f"{path}:Own")
+    assert (status, "on networks" in out) == (0, False)
+    (line,) = [line for line in out.splitlines() if line.startswith(" size")]
+    assert " ".join(line.split()) == "size null whole number or null `size` is its size."
+    assert "none" in cli("methods", "list", "exact")[1]
+
+
 @pytest.mark.data
 def test_score_prints_one_object_of_scores(cli):
     files = (REFERENCE / kind / name for kind, name in (("tasks", "boston-00"), ("posteriors", "boston-00-full")))

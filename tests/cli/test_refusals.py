@@ -39,6 +39,7 @@ SAID = [
     # names
     ("run --dataset bostn", "did you mean 'boston'? expected one of airfoil, boston, concrete"),
     ("run --method exat", "did you mean 'exact'"),
+    ("methods list exat", "did you mean 'exact'"),
     ("run --protocol quik", "did you mean 'quick'"),
     ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),
     ("tasks show bosten", "did you mean 'boston'?"),
