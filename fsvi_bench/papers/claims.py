@@ -88,7 +88,8 @@ class Place(BaseModel):
     Args:
         column: a column or a formula of columns; three of them for an estimate and the ends of its interval.
         where: column -> the value, or values, by which rows are selected.
-        by: the columns that identify a row's case; numbers are shown with the column's name, as in `N 100`.
+        by: the columns that identify a row's case; numbers are shown with the column's name, as in `N 100`. A row
+            without one of them belongs to no case.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -105,7 +106,7 @@ class Place(BaseModel):
         names = [self.by] if isinstance(self.by, str) else self.by
         if not names:
             return _repetitions(values)
-        cases = values.groupby([rows[name] for name in names], sort=False, dropna=False)
+        cases = values.groupby([rows[name] for name in names], sort=False)
         found = {", ".join(map(_label, names, case)): _repetitions(of_case) for case, of_case in cases}
         if len(found) < len(cases):
             raise ValueError(f"two cases of {', '.join(names)} have the same label")

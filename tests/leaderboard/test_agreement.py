@@ -20,7 +20,9 @@ def changed(found, place, **scores):
     return found.model_copy(
         update={
             "cells": tuple(
-                cell.model_copy(update={"scores": cell.scores.model_copy(update=scores)}) if cell.place == place else cell
+                cell.model_copy(update={"scores": cell.scores.model_copy(update=scores)})
+                if cell.place == place
+                else cell
                 for cell in found.cells
             )
         }

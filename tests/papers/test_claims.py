@@ -191,8 +191,6 @@ def test_two_cases_with_one_label_are_refused():
     frames = {"f": pd.DataFrame({"N": [1000001, 1000002], "x": [0.0, 1.0]})}
     with pytest.raises(ValueError, match="two cases of N have the same label"):
         Place(frame="f", column="x", by="N").of(frames)
-    lost = {"f": pd.DataFrame({"N": [1.0, math.nan], "x": [0.0, 1.0]})}
-    assert list(Place(frame="f", column="x", by="N").of(lost).values()) == [[0.0], [1.0]]
 
 
 @pytest.mark.parametrize("side", ["above", "below"])
