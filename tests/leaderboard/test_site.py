@@ -120,6 +120,14 @@ def test_the_first_comparison_is_of_the_best_two_that_are_not_exact(site):
     assert first == names[1:3]
 
 
+@pytest.mark.parametrize(("datasets", "says"), [(DATASETS, True), (DATASETS[:3], False)])  # boston is not ranked
+def test_a_p_value_is_explained_only_where_there_is_one(tmp_path, datasets, says):
+    made = Site(read_board(make_board(tmp_path, {"a": kls(1.0), "b": kls(2.0)}, edition(datasets))))
+    words = Page(made.page("compare.html.j2", root="")).words
+    assert ("p is from Wilcoxon’s signed-rank test" in words) == says
+    assert ("No p-value: Wilcoxon’s test over data sets needs at least 3 ranked ones." in words) != says
+
+
 def test_pairs_are_compared_by_python(site, files):
     """The earlier of two has the pair, and each entry the medians of the scores that it is compared by."""
     waiting = list(site.shown.values())
