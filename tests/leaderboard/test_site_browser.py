@@ -166,6 +166,14 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
         assert (page.locator("#a").input_value(), page.locator("#b").input_value()) == (name, other)
 
 
+@pytest.mark.parametrize(("width", "stacked"), [(1000, True), (1280, False)])
+def test_scores_by_data_set_are_not_cut_off_where_there_is_room(visit, width, stacked):
+    page = visit("methods/far.html", width=width)
+    first, *_, last = page.locator("#scores .scroll").all()
+    assert (last.bounding_box()["x"] == first.bounding_box()["x"]) == stacked
+    assert last.evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
 def test_entries_of_an_edition_of_networks_are_compared_by_energy_distances(visit, tmp_path):
     """With two ranked networks there is no p-value."""
     board, _ = build_site(OWN, tmp_path, "networks-v1")
