@@ -306,7 +306,8 @@ class FigureSpec(_Spec):
         columns: maximum number of panels in a row; rows have nearly equal lengths.
         title: `{name}` is replaced from the first layer's frame.
         x, y: labels of all panels together.
-        legend: number of columns of a legend below all panels, or above them if they share `x`; 0 for none.
+        legend: largest number of columns of a legend below all panels, or above them if they share `x`; it has fewer
+            if these are too wide. 0 for none.
         each: a column; the panels are repeated for each of its values in the first layer's frame, which is their title.
     """
 
@@ -351,10 +352,16 @@ class FigureSpec(_Spec):
         entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
         named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
         # Below the panels it would cover their common label.
-        figure.legend(
-            [*named.values()], [*named], ncols=self.legend,
-            loc="outside upper center" if self.x else "outside lower center",
-        )  # fmt: skip
+        place: Any = "outside upper center" if self.x else "outside lower center"
+        for columns in range(self.legend, 0, -1):
+            legend = figure.legend([*named.values()], [*named], ncols=columns, loc=place)
+            if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                break
+            legend.remove()
+        rows, meant = (math.ceil(len(named) / of) for of in (columns, self.legend))
+        if rows > meant:  # the panels keep their height
+            height = legend.get_window_extent().height / figure.dpi
+            figure.set_figheight(figure.get_figheight() + height * (rows - meant) / rows)
 
     def _repeated(self, column: str, values: Iterable[Any], frames: Frames) -> list[Panel]:
         panels = []

@@ -63,6 +63,53 @@ def test_an_infinite_median_is_an_arrow_and_an_infinite_quartile_is_left_out(los
     assert not {"unknown"} & words(axes)
 
 
+def names(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_labels_have_the_fewest_settings_that_tell_the_lines_of_a_method_apart():
+    settings = [{"lr": 0.1, "schedule": s, "M": M} for s, M in (("constant", 20), ("linear", 80), ("linear", 90))]
+    records = [record("rand-a", 0, 1.0, hyperparameters=of) for of in settings]
+    records += [record("ssge", 0, 2.0, hyperparameters=of) for of in settings[:2]]
+    records += [record("gwi", 0, 2.0, hyperparameters={"lr": lr, "prior": "own"}) for lr in (0.1, 0.01)]
+    study = study_of(records)
+    assert {entry.settings for entry in study.entries if entry.method == "ssge"} == {
+        "schedule=constant M=20", "schedule=linear M=80"
+    }  # fmt: skip
+    assert names(strips("kl", study).axes[0]) == [
+        "rand-a   full M=20 …", "rand-a   full M=80 …", "rand-a   full M=90 …",
+        "ssge   full schedule=constant …", "ssge   full schedule=linear …",
+        "gwi   full lr=0.01 (own prior)", "gwi   full lr=0.1 (own prior)",
+    ]  # fmt: skip
+
+
+def test_two_settings_are_told_where_one_is_not_enough():
+    grid = [{"lr": lr, "S": S, "beta": 10 * S} for lr in (0.1, 0.01) for S in (1, 2)]
+    study = study_of([record("rand-a", 0, 1.0, hyperparameters=of) for of in grid])
+    assert {entry.label for entry in study.entries} == {f"lr={lr} S={S} …" for lr in (0.01, 0.1) for S in (1, 2)}
+
+
+def test_data_sets_have_the_order_of_the_tables_whatever_that_of_the_records():
+    study = study_of([record("rand-a", 0, 1.0, dataset=name) for name in ("yacht", "concrete", "energy")])
+    for name in ("kl", "nlpd", "spectrum", "calibration"):
+        assert [axes.get_title(loc="left") for axes in strips(name, study).axes] == study.datasets
+    assert study.datasets == ["concrete", "energy", "yacht"]
+
+
+@pytest.mark.parametrize(("length", "rows"), [(3, 2), (20, 3), (30, 4), (60, 8)])
+def test_a_legend_is_as_wide_as_the_figure_at_most_and_takes_no_room_from_the_panels(length, rows):
+    records = [record("rand-a", 0, 1.0, hyperparameters={"x": "m" * length + str(n)}) for n in range(8)]
+    study = study_of(records, {each.cell: curve([90.0, 70.0, 1.0]) for each in records})
+    figure = draw_curves(study, "boston", curves_of(study, "boston"))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert len({round(text.get_window_extent().y0) for text in legend.get_texts()}) == rows
+    assert figure.axes[0].get_window_extent().height / figure.dpi > 1.9
+
+
 def test_spectra_are_medians_over_cells():
     doubled = [2 * value for value in SPECTRUM]
     wide = Overconfidence(smallest=doubled[0], median=doubled[10], largest=doubled[-1], quantiles=tuple(doubled))

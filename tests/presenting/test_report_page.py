@@ -108,6 +108,17 @@ def test_a_method_that_failed_somewhere_is_not_the_closest():
     assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["rand-a"]
 
 
+@pytest.mark.parametrize("more", [True, False])
+def test_settings_that_labels_leave_out_are_in_the_tables_and_the_page_says_so(tmp_path, more):
+    settings = [{"lr": lr} | ({"S": int(10 * lr)} if more else {}) for lr in (0.1, 0.2)]
+    records = [record("rand-a", 0, 1.0, hyperparameters=of) for of in settings]
+    page = Page(write_report(save(tmp_path, records), tmp_path / "report").read_text())
+    words = {f"full {' '.join(f'{name}={value}' for name, value in of.items())}" for of in settings}
+    assert {variant for _, variant in page.results("boston")} == words
+    for section in ("summary", "scores", "curves"):
+        assert ("“…” after a name: more settings differ" in page.said[section]) == more
+
+
 def test_what_comes_from_outside_is_text(tmp_path):
     evil = "<script>alert(1)<img src=x.invalid onerror=alert(2)> $\\frac{"
     name = evil.replace("\\", "")  # which no name may hold

@@ -57,7 +57,7 @@ def lines_of(study: Study) -> pd.DataFrame:
         high = high.where(np.isfinite(high), median)
         lines = lines.assign(**{score: median, f"{score}_low": low, f"{score}_high": high})
     inside = coverage(study.finished, "coverage", LINE_OF).add_prefix("inside_")
-    lines = lines.join([_spectra(study.finished), inside]).reset_index()
+    lines = lines.join([_spectra(study.finished), inside]).sort_index().reset_index()
     lines["missing"] = np.where(lines["ok"] > 0, "unknown", "none finished")
     unfinished = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
     lines["unfinished"] = unfinished.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
@@ -65,10 +65,9 @@ def lines_of(study: Study) -> pd.DataFrame:
 
 
 def _places(lines: pd.DataFrame) -> pd.DataFrame:
-    """The position of each entry's line, and its label; only the first line of a method has its name."""
+    """The position of each entry's line, and its label."""
     entries = lines[["entry", "method"]].drop_duplicates().sort_values("entry", ignore_index=True)
-    methods = entries["method"].mask(entries.duplicated("method"), "")
-    names = (methods + "   " + [entry.variant for entry in entries["entry"]]).str.strip()
+    names = pd.Series([f"{each.method}   {each.family} {each.label}".strip() for each in entries["entry"]], dtype=str)
     short = names.str[: MOST_LETTERS - 1].str.rstrip() + "…"
     place = entries.index + METHOD_GAP * entries.groupby("method", sort=False).ngroup()
     return entries[["entry"]].assign(place=place, name=names.where(names.str.len() <= MOST_LETTERS, short))
@@ -139,7 +138,7 @@ def _course(entry: Entry, traces: list[Trace]) -> pd.DataFrame:
     """The curve of an entry, without the point at 0, and thinned to about `PER_DECADE` points per decade."""
     M = entry.hyperparameters.get("M")
     told_by_panels = isinstance(M, int | float)
-    words = [word for word in entry.settings.split() if not (told_by_panels and word == f"M={M}")]
+    words = [word for word in entry.label.split() if not (told_by_panels and word == f"M={M}")]
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
     axes: list[Literal["steps", "seconds"]] = ["steps", "seconds"]

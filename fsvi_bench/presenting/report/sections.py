@@ -68,6 +68,7 @@ def sections(study: Study) -> dict[str, Any]:
         "study": study,
         "counts": counts(study),
         "methods": {e.method: method_summary(e.method, method_files(study).get(e.method)) for e in study.entries},
+        "abridged": any(entry.label != entry.settings for entry in study.entries),
         "families": [family for family in FAMILIES if (summary["family"] == family).any()],
         "closest": closest(summary),
         "several": bool((summary["splits"] > 1).any() or _lost(summary)),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,7 @@ class Entry:
     method: str = field(compare=False)
     family: Family = field(compare=False)
     settings: str = field(compare=False)  #: as text; empty if the method has one line per family
+    label: str = field(compare=False)  #: the fewest of these that tell the method's lines apart; … for more
     hyperparameters: dict[str, Any] = field(compare=False, repr=False)
 
     @property
@@ -116,8 +118,30 @@ def make_study(archive: Store, traces: Mapping[str, Trace]) -> Study:
 def _entries(cells: pd.DataFrame) -> pd.DataFrame:
     """Method, family and settings of each entry, sorted by method (as in figures), family and settings."""
     rows: Any = sorted(cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False), key=_order)
-    entries: Any = [Entry(place, r.method, r.family, r.words, json.loads(r.settings)) for place, r in enumerate(rows)]
+    told = {method: _telling([row for row in rows if row.method == method]) for method in {row.method for row in rows}}
+    entries: Any = []
+    for place, row in enumerate(rows):
+        settings = json.loads(row.settings)
+        label = _label(row.words, settings, told[row.method])
+        entries.append(Entry(place, row.method, row.family, row.words, label, settings))
     return pd.DataFrame(rows)[ROW[1:]].assign(entry=entries)
+
+
+def _telling(rows: list[Any]) -> tuple[str, ...]:
+    """The fewest settings in which all settings of a method differ; of equally few, the first in its words."""
+    frame = pd.DataFrame([json.loads(row.settings) for row in rows]).astype(str).drop_duplicates()
+    names = dict.fromkeys(word.partition("=")[0] for row in rows for word in row.words.split())
+    varying = [name for name in names if name in frame and frame[name].nunique() > 1]
+    subsets = (of for size in range(1, len(varying)) for of in combinations(varying, size))
+    return next((of for of in subsets if not frame.duplicated([*of]).any()), tuple(varying))
+
+
+def _label(words: str, settings: dict[str, Any], telling: tuple[str, ...]) -> str:
+    """The words of an entry, with … for the settings that are not needed; a remark and an own prior stay."""
+    short = f" {words} "
+    for left_out in {f" {name}={value} " for name, value in settings.items() if name not in telling} - {" prior=own "}:
+        short = short.replace(left_out, " ")
+    return short.strip() + " …" * (short.strip() != words)
 
 
 def _order(row: Any) -> tuple[Any, ...]:
