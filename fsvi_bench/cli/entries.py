@@ -133,6 +133,8 @@ def verify(options: Verify) -> int:
     executor = make_executor(options.executor, options.workers, options.ray_address)
     if (options.datasets or options.ranked or options.official) and not options.check:
         raise InputError("--dataset, --ranked and --official choose what --check runs again; add --check")
+    if options.check and options.key:
+        raise InputError("--check writes nothing that --key could sign; leave one of them out")
     done: list[_Outcome] = []
     for folder in options.entries:
         try:

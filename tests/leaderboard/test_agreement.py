@@ -153,6 +153,7 @@ def test_verifying_anew_says_whether_the_numbers_are_the_earlier_ones(cli, again
         (["--check", "--ranked", 9], True, "has no such runs"),
         (["--check", "--dataset", "concrete"], True, "has no such runs"),
         (["--ranked", 1], True, "add --check"),
+        (["--check", "--key", "k"], True, "leave one of them out"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_a_sentence(cli, again, kept, words, written, said):
