@@ -183,17 +183,16 @@ def _checked(folder: Path, executor: Executor, options: Verify) -> _Outcome:
     edition = verification.edition
     path = result_path(root, edition.name, entry.name)
     kept = read_kept(path, Version(entry.sha256, edition.sha256))
-    either = bool(options.ranked or options.official)
-    numbers = {"ranked": options.ranked, "official": options.official}
-    chosen = [
-        cell.place
-        for cell in kept.cells
-        if cell.dataset in (options.datasets or edition.datasets) and (not either or cell.number in numbers[cell.kind])
-    ]
-    if not chosen:
+    datasets, places = options.datasets or edition.datasets, dict.fromkeys(cell.place for cell in kept.cells)
+    ranked, official = ([*dict.fromkeys(given)] for given in (options.ranked, options.official))
+    chosen = [Place("ranked", name, number) for name in datasets for number in ranked]
+    chosen += [Place("official", name, number) for name in datasets for number in official]
+    chosen = chosen or [place for place in places if place.dataset in datasets]
+    unknown = [name for name in datasets if name not in edition.datasets]
+    if missing := unknown or [place.name for place in chosen if place not in places]:
         raise InputError(
-            f"{path} has no such runs; it has the data sets {', '.join(edition.datasets)}, each with ranked tasks and "
-            f"official splits from 0; change --dataset, --ranked or --official"
+            f"{path} has no run of {missing[0]}; it has the data sets {', '.join(edition.datasets)}, each with ranked "
+            "tasks and official splits from 0; change --dataset, --ranked or --official"
         )
     with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as scratch, RichProgress() as progress:
         again = verifying.verify(entry, verification, Path(scratch), executor, progress, chosen)
