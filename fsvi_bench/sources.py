@@ -21,39 +21,57 @@ _PACKAGE = Path(__file__).resolve().parent
 _IGNORED_FIELDS = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that do not affect the code
 
 
+class Place(NamedTuple):
+    """Where modules lie: in `folder`, or those of one package there."""
+
+    folder: Path
+    package: str | None = None
+
+    def file(self, name: str) -> Path | None:
+        """The file of a module that lies here; None for other names."""
+        if self.package is None or f"{name}.".startswith(f"{self.package}."):
+            place = self.folder.joinpath(*name.split("."))
+            for path in (place / "__init__.py", place.with_suffix(".py")):
+                if path.is_file():
+                    return path
+        return None
+
+
 class _Module(NamedTuple):
-    """The hash of a module, and the modules of the package that it imports anywhere in its code."""
+    """The hash of a module, and the modules that count and that it imports anywhere in its code."""
 
     sha256: str
     imports: frozenset[str]
 
 
 @cache
-def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = ()) -> str:
+def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = (), own: Place | None = None) -> str:
     """SHA-256 over the roots and all modules of this package that they import, directly or indirectly.
 
     A package's `__init__` counts if something is imported from it.
 
     Args:
-        roots: names of modules of this package, or texts of any Python files.
+        roots: names of modules of this package or of `own`, or texts of any Python files.
         excluding: packages whose modules count only as roots.
+        own: a place whose modules count as those of this package do.
 
     Raises:
-        ModuleNotFoundError: a root is not a module of this package.
+        ModuleNotFoundError: a root is not such a module.
+        SyntaxError, ValueError, RecursionError, MemoryError: as `tree_sha256`, for any of the modules.
     """
-    return hashlib.sha256(repr(sorted(reached(roots, excluding).items())).encode()).hexdigest()
+    return hashlib.sha256(repr(sorted(reached(roots, excluding, own).items())).encode()).hexdigest()
 
 
-def reached(roots: Iterable[str | bytes], excluding: Iterable[str] = ()) -> dict[str, str]:
+def reached(roots: Iterable[str | bytes], excluding: Iterable[str] = (), own: Place | None = None) -> dict[str, str]:
     """The hashes, by module, that `meaning_sha256` combines; texts are named `<0>`, `<1>`, ..."""
-    found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
+    found = {f"<{place}>": _module(root, own) for place, root in enumerate(roots) if isinstance(root, bytes)}
     named = {root for root in roots if isinstance(root, str)}
     waiting = [*named, *(name for module in found.values() for name in module.imports)]
     excluded = tuple(f"{package}." for package in excluding)
     while waiting:
         name = waiting.pop()
         if name not in found and (name in named or not f"{name}.".startswith(excluded)):
-            found[name] = _module(name)
+            found[name] = _module(name, None if _path(name) else own)
             waiting += found[name].imports
     return {name: module.sha256 for name, module in found.items()}
 
@@ -79,37 +97,34 @@ def package_sha256() -> str:
 
 
 @cache
-def _module(root: str | bytes) -> _Module:
-    """Parses a module of the package, given by name, or a text."""
+def _module(root: str | bytes, own: Place | None = None) -> _Module:
+    """Parses a module of the package or of `own`, given by name, or a text."""
+    path, package = None, ""
     if isinstance(root, bytes):
-        text, package = root, ""
-    elif (path := _path(root)) is None:
-        raise ModuleNotFoundError(f"there is no module {root} in {_PACKAGE}", name=root)
+        text = root
+    elif (path := _path(root, own)) is None:
+        raise ModuleNotFoundError(f"there is no module {root} in {_PACKAGE if own is None else own.folder}", name=root)
     else:
         text, package = path.read_bytes(), root if path.name == "__init__.py" else root.rpartition(".")[0]
     words: list[str] = []
     imports: list[ast.Import | ast.ImportFrom] = []
-    _write(ast.parse(text), words, imports)
-    names = {name for statement in imports for name in _imported(statement, package)}
+    _write(ast.parse(text, filename=str(path or "<unknown>")), words, imports)
+    names = {name for statement in imports for name in _imported(statement, package, own)}
     return _Module(hashlib.sha256(" ".join(words).encode(errors="surrogatepass")).hexdigest(), frozenset(names))
 
 
 @cache
-def _path(name: str) -> Path | None:
-    """The file of a module of this package; None for other names."""
-    if f"{name}.".startswith(f"{_PACKAGE.name}."):
-        place = _PACKAGE.parent.joinpath(*name.split("."))
-        for path in (place / "__init__.py", place.with_suffix(".py")):
-            if path.is_file():
-                return path
-    return None
+def _path(name: str, own: Place | None = None) -> Path | None:
+    """The file of a module of this package or of `own`; None for other names."""
+    path = Place(_PACKAGE.parent, _PACKAGE.name).file(name)
+    return own.file(name) if path is None and own else path
 
 
-def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules of this package that a statement imports: for `from a import b`, a.b, or a if b is not a module, or
+def _imported(statement: ast.Import | ast.ImportFrom, package: str, own: Place | None) -> Iterator[str]:
+    """The modules that count and that a statement imports: for `from a import b`, a.b, or a if b is not a module, or
     the module that defines b if it is a name of the public API."""
     if isinstance(statement, ast.Import):
-        yield from (each.name for each in statement.names if _path(each.name))
+        yield from (each.name for each in statement.names if _path(each.name, own))
         return
     start = "." * statement.level + (statement.module or "")
     if statement.level and not package:
@@ -118,7 +133,7 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     public = import_module(_PACKAGE.name).HOMES  # a statement would make this module part of every hash
     for each in statement.names:
         home = f"{origin}.{public.get(each.name)}" if origin == _PACKAGE.name else ""
-        yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name)][:1]
+        yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name, own)][:1]
 
 
 def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:

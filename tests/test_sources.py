@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
 from fsvi_bench import sources
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods import registry
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.sources import meaning_sha256
@@ -152,10 +154,71 @@ def test_a_methods_file_counts_with_what_it_imports_and_the_module_of_its_base_c
     path.write_text(text)
     assert load_method(f"{path}:Mine").code_sha256 == first
     followed = []
-    monkeypatch.setattr(registry, "meaning_sha256", lambda *roots: followed.append(roots) or "0" * 64)
+    monkeypatch.setattr(registry, "meaning_sha256", lambda *roots, own: followed.append(roots) or "0" * 64)
     load_method(f"{path}:Mine")
     bases = [f"fsvi_bench.methods.{name}" for name in ("base", "exact", "weight_space")]
     assert followed == [(text.encode(), *bases)]
+
+
+METHOD = "from fsvi_bench.methods.exact import Exact\n{}\n\n\nclass Mine(Exact):\n    pass\n"
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Forgets what was read of modules, as a new process would."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def forget() -> None:
+        for function in (meaning_sha256, sources._module, sources._path):
+            function.cache_clear()
+        for name in [name for name in sys.modules if "mine" in name or name.startswith("fsvi_bench_user_")]:
+            del sys.modules[name]
+
+    yield forget
+    forget()
+
+
+def test_modules_beside_a_methods_file_count(tmp_path, monkeypatch, fresh):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(METHOD.format("from beside_mine import f"))
+    hashes = {}
+    for name, a, b, other in [("first", 1, 1, 1), ("other", 1, 1, 2), ("near", 2, 1, 1), ("far", 1, 2, 1)]:
+        (tmp_path / "beside_mine.py").write_text(f"import below_mine.deep\nf = {a}\n")
+        (tmp_path / "below_mine").mkdir(exist_ok=True)
+        (tmp_path / "below_mine" / "deep.py").write_text(f"g = {b}\n")
+        (tmp_path / "unrelated.py").write_text(f"h = {other}\n")
+        fresh()
+        hashes[name] = load_method(f"{path}:Mine").code_sha256
+    assert hashes.pop("other") == hashes["first"]
+    assert len(set(hashes.values())) == 3
+
+
+@pytest.mark.parametrize("statement", ["from .helpers import f", "from mine_pkg.helpers import f"])
+def test_modules_of_an_installed_methods_package_count(tmp_path, monkeypatch, fresh, statement):
+    monkeypatch.syspath_prepend(tmp_path)
+    installed = EntryPoints([EntryPoint("mine", "mine_pkg:Mine", registry.ENTRY_POINT_GROUP)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: installed)
+    package = tmp_path / "mine_pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("from mine_pkg.method import Mine\n")
+    (package / "method.py").write_text(METHOD.format(f"import not_mine\n{statement}"))
+    hashes = []
+    for f, other in [(1, 1), (1, 2), (2, 2)]:
+        (package / "helpers.py").write_text(f"f = {f}\n")
+        (package / "unused.py").write_text(f"h = {other}\n")
+        (tmp_path / "not_mine.py").write_text(f"h = {other}\n")  # another package of the same folder
+        fresh()
+        hashes.append(load_method("mine").code_sha256)
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_module_beside_a_methods_file_that_is_not_python_is_named(tmp_path, monkeypatch, fresh):
+    path = tmp_path / "mine.py"
+    path.write_text(METHOD.format("try:\n    import broken\nexcept (ImportError, SyntaxError):\n    pass"))
+    (tmp_path / "broken.py").write_text("print 1\n")
+    with pytest.raises(InputError, match=r"the code of method 'Mine' cannot be read: .*broken\.py"):
+        load_method(f"{path}:Mine")
 
 
 def test_of_a_real_method_what_python_imports_is_what_is_followed():

@@ -25,7 +25,7 @@ from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.sources import meaning_sha256
+from fsvi_bench.sources import Place, meaning_sha256
 
 ENTRY_POINT_GROUP = "fsvi_bench.methods"
 
@@ -289,10 +289,23 @@ def _require_own_names(options: type[MethodOptions], spec: str) -> None:
 
 def _entry(name: str, cls: object, spec: str, source: bytes | None = None) -> MethodEntry:
     cls = _require_method(cls, spec)
-    text = Path(inspect.getfile(cls)).read_bytes() if source is None else source
+    try:
+        code = _code_sha256(cls, source)
+    except (ImportError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"the code of method {quoted(name)} cannot be read: {in_one_line(error)}; mend it") from error
+    return MethodEntry(name, cls, _defaults(name, cls), code, spec, source)
+
+
+def _code_sha256(cls: type[Method], source: bytes | None) -> str:
+    """Hash of a method's code and of what it imports of this package, and of its own package or its file's folder."""
     # A file may import its base classes from the public API instead of their own modules.
-    modules = {base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")}
-    return MethodEntry(name, cls, _defaults(name, cls), meaning_sha256(text, *sorted(modules)), spec, source)
+    bases = sorted({base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")})
+    file = Path(inspect.getfile(cls))
+    if source is not None:
+        return meaning_sha256(source, *bases, own=Place(file.parent))
+    package, *inner = cls.__module__.split(".")
+    folder = file.parents[len(inner) + (file.name == "__init__.py")]
+    return meaning_sha256(cls.__module__, *bases, own=Place(folder, package))
 
 
 def _defaults(name: str, cls: type[Method]) -> MethodDefaults:
