@@ -41,8 +41,8 @@ from PIL import Image
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.papers.burt2020.toy import curve
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.places import Scale, stem_of
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Scale, stem_of
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 from fsvi_bench.presenting.summary import cells_of

@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _IGNORED_FIELDS = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that do not affect the code
 
 
-class Place(NamedTuple):
+class SourceTree(NamedTuple):
     """Where modules lie: in `folder`, or those of one package there."""
 
     folder: Path
@@ -45,7 +45,7 @@ class _Module(NamedTuple):
 
 
 @cache
-def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = (), own: Place | None = None) -> str:
+def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = (), own: SourceTree | None = None) -> str:
     """SHA-256 over the roots and all modules of this package that they import, directly or indirectly.
 
     A package's `__init__` counts if something is imported from it.
@@ -62,7 +62,9 @@ def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = (), own: Pl
     return hashlib.sha256(repr(sorted(reached(roots, excluding, own).items())).encode()).hexdigest()
 
 
-def reached(roots: Iterable[str | bytes], excluding: Iterable[str] = (), own: Place | None = None) -> dict[str, str]:
+def reached(
+    roots: Iterable[str | bytes], excluding: Iterable[str] = (), own: SourceTree | None = None
+) -> dict[str, str]:
     """The hashes, by module, that `meaning_sha256` combines; texts are named `<0>`, `<1>`, ..."""
     found = {f"<{place}>": _module(root, own) for place, root in enumerate(roots) if isinstance(root, bytes)}
     named = {root for root in roots if isinstance(root, str)}
@@ -97,7 +99,7 @@ def package_sha256() -> str:
 
 
 @cache
-def _module(root: str | bytes, own: Place | None = None) -> _Module:
+def _module(root: str | bytes, own: SourceTree | None = None) -> _Module:
     """Parses a module of the package or of `own`, given by name, or a text."""
     path, package = None, ""
     if isinstance(root, bytes):
@@ -114,13 +116,13 @@ def _module(root: str | bytes, own: Place | None = None) -> _Module:
 
 
 @cache
-def _path(name: str, own: Place | None = None) -> Path | None:
+def _path(name: str, own: SourceTree | None = None) -> Path | None:
     """The file of a module of this package or of `own`; None for other names."""
-    path = Place(_PACKAGE.parent, _PACKAGE.name).file(name)
+    path = SourceTree(_PACKAGE.parent, _PACKAGE.name).file(name)
     return own.file(name) if path is None and own else path
 
 
-def _imported(statement: ast.Import | ast.ImportFrom, package: str, own: Place | None) -> Iterator[str]:
+def _imported(statement: ast.Import | ast.ImportFrom, package: str, own: SourceTree | None) -> Iterator[str]:
     """The modules that count and that a statement imports: for `from a import b`, a.b, or a if b is not a module, or
     the module that defines b if it is a name of the public API."""
     if isinstance(statement, ast.Import):

@@ -1,4 +1,4 @@
-"""Strict models for untrusted TOML and JSON files: only the declared fields, with exactly their types."""
+"""Models of what is read from files, whose fields are all declared, and strict ones for untrusted files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fsvi_bench.errors import InputError, invalid_field, plain
 
 
-class Strict(BaseModel):
-    """Base class: only the declared fields, with exactly their types."""
+class Plain(BaseModel):
+    """Immutable data with only the declared fields, which JSON can store, including infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Strict(Plain):
+    """Plain data of exactly the declared types, for untrusted TOML and JSON files."""
+
+    model_config = ConfigDict(strict=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)

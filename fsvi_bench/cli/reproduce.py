@@ -11,8 +11,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.papers.experiment import Outcome
 from fsvi_bench.papers.parts import PartFailed
-from fsvi_bench.papers.places import Scale, Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
+from fsvi_bench.papers.workspace import Scale, Workspace
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.running.executors import LocalExecutor, available_cores

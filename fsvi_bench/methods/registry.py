@@ -25,7 +25,7 @@ from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.sources import Place, meaning_sha256
+from fsvi_bench.sources import SourceTree, meaning_sha256
 
 ENTRY_POINT_GROUP = "fsvi_bench.methods"
 
@@ -302,10 +302,10 @@ def _code_sha256(cls: type[Method], source: bytes | None) -> str:
     bases = sorted({base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")})
     file = Path(inspect.getfile(cls))
     if source is not None:
-        return meaning_sha256(source, *bases, own=Place(file.parent))
+        return meaning_sha256(source, *bases, own=SourceTree(file.parent))
     package, *inner = cls.__module__.split(".")
     folder = file.parents[len(inner) + (file.name == "__init__.py")]
-    return meaning_sha256(cls.__module__, *bases, own=Place(folder, package))
+    return meaning_sha256(cls.__module__, *bases, own=SourceTree(folder, package))
 
 
 def _defaults(name: str, cls: type[Method]) -> MethodDefaults:

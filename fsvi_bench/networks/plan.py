@@ -10,12 +10,12 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.networks.task import Targets, task_name
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.tasks.card import Strict
+from fsvi_bench.strict import Plain
 
 Repeats = Annotated[int, Field(ge=2)]
 
 
-class Sampling(Strict):
+class Sampling(Plain):
     """Lengths of the samplers' runs."""
 
     chains: Repeats  #: of NUTS
@@ -35,7 +35,7 @@ class Sampling(Strict):
     rank_draws: PositiveInt = 1000
 
 
-class Model(Strict):
+class Model(Plain):
     """Tasks of one data set and model."""
 
     dataset: str
@@ -46,7 +46,7 @@ class Model(Strict):
     sampling: Sampling
 
 
-class _Plan(Strict):
+class _Plan(Plain):
     models: tuple[Model, ...]
 
 

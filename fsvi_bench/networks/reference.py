@@ -23,7 +23,7 @@ from fsvi_bench.errors import InputError, TaskRefused, invalid_field, quoted
 from fsvi_bench.files import read_bounded, replace_together
 from fsvi_bench.networks.task import PLACES, POINTS, Level, NetworkTask, Place
 from fsvi_bench.posteriors.io import FORMAT as POSTERIOR_FORMAT
-from fsvi_bench.tasks.card import Strict
+from fsvi_bench.strict import Plain
 from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-network-reference/1"
@@ -65,14 +65,14 @@ def _not_negative(error: float) -> float:
     return error
 
 
-class Estimate(Strict):
+class Estimate(Plain):
     """A number and its standard error, which is NaN if it is unknown."""
 
     value: float
     error: Annotated[float, AfterValidator(_not_negative)]
 
 
-class Quadrature(Strict):
+class Quadrature(Plain):
     """C0: the last change of log Z, E f and Var f as the grid was refined, and the chains' distance from it.
 
     Distances are the largest over the inputs, of the mean and the variance of f, in Monte Carlo standard errors.
@@ -83,7 +83,7 @@ class Quadrature(Strict):
     variance_z: float
 
 
-class Bidirectional(Strict):
+class Bidirectional(Plain):
     """C1: gaps between upper and lower bounds of log Z over simulated data sets, and calibration of f.
 
     The first data set is the task's own. Its bounds hold in expectation: each is wrong by more than log(1/p) nats with
@@ -99,7 +99,7 @@ class Bidirectional(Strict):
     calibration_p: float  #: smallest over the inputs, after Holm's correction
 
 
-class Agreement(Strict):
+class Agreement(Plain):
     """NUTS against tempered sequential Monte Carlo. R̂ and ESS are the worst of f at the inputs and log p."""
 
     log_z_nuts: Estimate
@@ -113,7 +113,7 @@ class Agreement(Strict):
     mmd_p: float  #: of a permutation test on f, after Holm's correction
 
 
-class Certificate(Strict):
+class Certificate(Plain):
     """`fsvi-network-certificate/1`."""
 
     format: Literal["fsvi-network-certificate/1"] = "fsvi-network-certificate/1"

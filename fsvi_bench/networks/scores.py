@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.likelihood import log_density
@@ -29,6 +29,7 @@ from fsvi_bench.networks.comparison import (
 )
 from fsvi_bench.networks.reference import Functions
 from fsvi_bench.networks.task import PLACES, NetworkTask, Place
+from fsvi_bench.strict import Plain
 
 FLOOR_SETS = 8  #: at most, of exact draws
 OVERFLOW = 1e70  #: fourth powers of smaller values are finite
@@ -41,20 +42,19 @@ def _or_none(number: Any) -> Any:
 Number = Annotated[float | None, BeforeValidator(_or_none)]
 
 
-class Score(BaseModel):
+class Score(Plain):
     """A score with its standard error, and both for one half of the reference against the other.
 
     They are null where they do not exist: functions that are all equal have no order of variances.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     value: Number
     error: Number
     floor: Number
     floor_error: Number
 
 
-class NetworkScores(BaseModel):
+class NetworkScores(Plain):
     """Scores by name and place, such as `predictive_kl_test`; lower is better except for `variance_ranks`.
 
     predictive_kl: mean over the 20 inputs of KL(reference ‖ q) between predictive densities, with noise, in nats;
@@ -66,7 +66,6 @@ class NetworkScores(BaseModel):
         whole reference's.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     task: str
     functions: int
     scores: dict[str, Score]

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.core.groupby import SeriesGroupBy
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from scipy import stats
 
 from fsvi_bench.presenting.frames import Frames, formula, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
+from fsvi_bench.strict import Plain
 
 TEST_TRAIN_RATIO = 1 / 9  #: for the standard 90/10 splits
 
@@ -82,7 +83,7 @@ Repetitions = float | Sequence[Any] | NDArray[Any]
 Values = Repetitions | Mapping[Any, Repetitions]
 
 
-class Place(BaseModel):
+class Selection(Plain):
     """The location of a claim's statistic in the frames: one number, or repetitions, in selected rows of a column.
 
     Args:
@@ -92,7 +93,6 @@ class Place(BaseModel):
             without one of them belongs to no case.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     frame: str
     column: str | list[str]
     where: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def _label(name: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{name} {value:g}"
 
 
-class Claim(BaseModel):
+class Claim(Plain):
     """A claim, which holds if the whole interval of its statistic is on the claimed side of the threshold.
 
     Args:
@@ -132,7 +132,6 @@ class Claim(BaseModel):
         magnitude: the claim is about the absolute value.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
     unit: str = ""
@@ -223,7 +222,7 @@ class Verdict(Claim):
 class PlacedClaim(Claim):
     """A claim, and the place of its statistic in the experiment's frames."""
 
-    at: Place = Field(exclude=True)
+    at: Selection = Field(exclude=True)
 
 
 def judge(claims: Sequence[PlacedClaim], frames: Frames) -> tuple[Verdict, ...]:

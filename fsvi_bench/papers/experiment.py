@@ -18,12 +18,13 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import NO_CELLS
-from fsvi_bench.papers.parts import ExperimentContext as ExperimentContext
-from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
+from fsvi_bench.papers.parts import (
+    ExperimentContext as ExperimentContext,  # these, and frames, are what experiments use
+)
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
-from fsvi_bench.papers.places import Scale as Scale
-from fsvi_bench.papers.places import Workspace, run_or_find
+from fsvi_bench.papers.workspace import Scale as Scale
+from fsvi_bench.papers.workspace import Workspace, run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
@@ -34,7 +35,7 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.runner import require_data
-from fsvi_bench.strict import checked
+from fsvi_bench.strict import Plain, checked
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)

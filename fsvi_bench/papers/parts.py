@@ -11,25 +11,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
-from fsvi_bench.papers.places import Cells, Workspace
+from fsvi_bench.papers.workspace import Cells, Workspace
 from fsvi_bench.sources import reached
+from fsvi_bench.strict import Plain
 
 #: Modules that display and organise results, and do not affect any part's result.
 _WITHOUT_EFFECT = (
     "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment",
     "fsvi_bench.papers.parts", "fsvi_bench.presenting", "fsvi_bench.running",
 )  # fmt: skip
-
-
-class Plain(BaseModel):
-    """Plain data that can be stored as JSON, including infinity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 def _rising(values: Any) -> Any:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.presenting.tables import Cell, Table
+from fsvi_bench.strict import Plain
 
 Frames = Mapping[str, pd.DataFrame]  #: by name; each row is one observation
 
 
-class TableSpec(BaseModel):
+class TableSpec(Plain):
     """The rows and columns of a frame that a table shows.
 
     Args:
@@ -23,7 +23,6 @@ class TableSpec(BaseModel):
         columns: heading -> column; None: all columns, with their names as headings.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     title: str
     frame: str
     where: dict[str, Any] = {}

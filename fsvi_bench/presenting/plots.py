@@ -21,11 +21,12 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from fsvi_bench.presenting.frames import Frames, select, worded
 from fsvi_bench.presenting.looks import BLUE, GREEN, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
 from fsvi_bench.presenting.tables import ROUNDING
+from fsvi_bench.strict import Plain
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 STROKES = ("|", "_", "+", "x")  #: markers without a filled area
@@ -39,11 +40,7 @@ Choice = str | list[str] | dict[str, str]  #: one for all, or a column; a list t
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Layer(_Spec):
+class Layer(Plain):
     """One kind of mark for the rows of a frame.
 
     A `line`, `points` or both (`linepoints`) at (x, y); a `bar` up to y, `width` wide in units of x; a `band` from
@@ -189,7 +186,7 @@ class Layer(_Spec):
         return look
 
 
-class Panel(_Spec):
+class Panel(Plain):
     """The titles, axes and layers of a panel.
 
     `{column}` in title, x, y and yscale is replaced by the value of that column in the first row of the first layer.
@@ -298,7 +295,7 @@ class Panel(_Spec):
         axis.grid(which="minor", linewidth=0.6)
 
 
-class FigureSpec(_Spec):
+class FigureSpec(Plain):
     """A figure of panels, row by row.
 
     Args:

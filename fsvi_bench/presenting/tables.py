@@ -13,10 +13,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
-from pydantic import BaseModel, ConfigDict
 from rich import box
 from rich.table import Table as Terminal
 from rich.text import Text
+
+from fsvi_bench.strict import Plain
 
 ASSETS = Path(__file__).parent / "assets"
 #: A smaller score is 0 up to rounding, whose size depends on the processor: it is shown as 0, and not on log axes.
@@ -47,10 +48,9 @@ def in_words(value: str | float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
 
 
-class Table(BaseModel):
+class Table(Plain):
     """Rows of numbers and text; None means not applicable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     title: str = ""
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.networks.scores import NetworkScores
@@ -16,6 +16,7 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.running.progress import Status
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number
+from fsvi_bench.strict import Plain
 
 if TYPE_CHECKING:
     from fsvi_bench.networks.official import CertifiedNetwork
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 #: Part of a path: short, and without separators.
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,200}$")]
-
-
-class _Plain(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class _Named:
@@ -50,7 +47,7 @@ class _Named:
         return f"cells/{self.dataset}/{self.method}-{self.family}/{name}"
 
 
-class Cell(_Plain, _Named):
+class Cell(Plain, _Named):
     """One task, one method with its settings, and one seed: everything that determines a result, and nothing else."""
 
     task_sha256: str  #: empty while the task is not known
@@ -70,7 +67,7 @@ class Cell(_Plain, _Named):
         return sha256_of_json(self.model_dump(mode="json", exclude=unset))
 
 
-class Seconds(_Plain):
+class Seconds(Plain):
     """Wall-clock seconds of one cell. `train` is the time of the batch divided by its size, without imports.
 
     On networks it includes the search for a mode, if the method needs one.
@@ -82,7 +79,7 @@ class Seconds(_Plain):
     score: float
 
 
-class Record(_Plain, _Named):
+class Record(Plain, _Named):
     """The outcome of one cell, `fsvi-record/1`. Infinite scores are the string "Infinity"; null: not applicable."""
 
     format: Literal["fsvi-record/1"] = "fsvi-record/1"
@@ -132,7 +129,7 @@ def content_sha256(row: Sequence[Record]) -> str:
     return sha256_of_json([row[0].row, sorted(cells)])
 
 
-class PlannedTask(_Plain):
+class PlannedTask(Plain):
     """A split with its task, or the reason why it has none; neither while that is not known."""
 
     dataset: str
@@ -147,7 +144,7 @@ class PlannedTask(_Plain):
         return self.dataset, self.split
 
 
-class Variant(_Plain):
+class Variant(Plain):
     """A method with its family, settings and seeds: one row of the result table per data set."""
 
     method: str
@@ -162,7 +159,7 @@ class Variant(_Plain):
         return self.datasets is None or dataset in self.datasets
 
 
-class Plan(_Plain):
+class Plan(Plain):
     """All cells of one command, `fsvi-plan/1`: each variant on each task with each of its seeds.
 
     It is stored with the records. It shows which cells are missing, and which records belong to earlier code, settings

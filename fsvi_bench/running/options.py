@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fsvi_bench.core_yaml import CoreLoader
 from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.strict import Plain
 
 #: Settings with their own flags.
 FLAGS: Mapping[str, str] = {"M": "--measurement-points", "max_steps": "--max-steps"}
@@ -100,10 +101,9 @@ Several = Annotated[Sequence[T], BeforeValidator(_several)]  #: or a single one
 Ranges = Annotated[str | None, BeforeValidator(_ranges)]
 
 
-class Request(BaseModel):
+class Request(Plain):
     """A requested experiment. None and empty values stand for the protocol's value, else for the default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Several[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
     task_files: Several[Path] = Field(
         default=(),

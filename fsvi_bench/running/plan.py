@@ -9,7 +9,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
@@ -22,21 +22,20 @@ from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.cell import Plan, PlannedTask, Variant
 from fsvi_bench.running.options import FLAGS, Request
 from fsvi_bench.running.provenance import decisive_sha256
-from fsvi_bench.strict import checked
+from fsvi_bench.strict import Plain, checked
 from fsvi_bench.tasks.build import require_split
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import Place, read_one_task
+from fsvi_bench.tasks.official import Split, read_one_task
 from fsvi_bench.tasks.splits import parse_ranges
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 DEFAULT_DATASET = "diabetes"
 
 
-class SubGrid(BaseModel):
+class SubGrid(Plain):
     """A part of a protocol on some of its data sets; it inherits what it does not set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Annotated[tuple[str, ...], Field(min_length=1)]
     measurement_points: tuple[PositiveInt, ...] = ()
     grid: dict[str, tuple[Any, ...]] = {}
@@ -145,7 +144,7 @@ def _asked(request: Request) -> Protocol:
     return protocol.model_copy(update=given)
 
 
-def chosen_splits(request: Request) -> list[Place]:
+def chosen_splits(request: Request) -> list[Split]:
     """The (data set, split) pairs of a request; by default all splits of a data set.
 
     Raises:

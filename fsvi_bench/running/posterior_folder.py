@@ -7,27 +7,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.networks.official import official_network
 from fsvi_bench.posteriors.io import named_task, read_approximation
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import Place, Source, TaskSet, official_name, official_tasks, sources
+from fsvi_bench.tasks.official import Source, Split, TaskSet, official_name, official_tasks, sources
 from fsvi_bench.tasks.task import Task, bind_task
 
 OFFICIAL = "official"
 _PLACE = re.compile(r"(?P<dataset>[^/]+)/split-(?P<split>\d{1,6})\.safetensors$")
 
 
-class ScoredFile(BaseModel):
+class ScoredFile(Plain):
     """One posterior file with its scores, or the reason why it has none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     file: str  #: relative to the folder
     dataset: str | None = None
     split: int | None = None
@@ -52,7 +50,7 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet[FrozenTask
                 "`fsvi-bench tasks build --out DIR`"
             )
         return found
-    tasks: dict[Place, FrozenTask] = {}
+    tasks: dict[Split, FrozenTask] = {}
     for task, _ in map(Source.read, sources(name)):
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
             raise InputError(
@@ -105,7 +103,7 @@ def score_folder(folder: Path, tasks: TaskSet[FrozenTask, Task]) -> Iterator[Sco
         yield ScoredFile(**found)
 
 
-def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str, Place]) -> Place:
+def _place(path: Path, tasks: TaskSet[FrozenTask, Task], by_sha256: Mapping[str, Split]) -> Split:
     """The task that a file belongs to: named by its metadata, else by its path.
 
     Raises:

@@ -32,7 +32,7 @@ from fsvi_bench.tasks.fetch import CACHE_VARIABLE, cache_dir
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import (
     PROBLEMS_IN_MEMORY,
-    Place,
+    Split,
     TaskSet,
     find_task,
     official_splits,
@@ -48,7 +48,7 @@ Watcher = Callable[[Sequence[Record]], None]  #: called with all records of one 
 AnyTask = FrozenTask | CertifiedNetwork
 Problems = TaskSet[AnyTask, Task | NetworkProblem]
 MIXTURES = ("bernoulli", "spike-slab")  #: families whose scores take seconds
-Refusals = dict[Place, str]  #: the reason why a split has no certified task
+Refusals = dict[Split, str]  #: the reason why a split has no certified task
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], pr
     settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
 
     @lru_cache(PROBLEMS_IN_MEMORY)
-    def data(place: Place) -> TrainingData | NetworkData:
+    def data(place: Split) -> TrainingData | NetworkData:
         found = problems.problem(place)
         return network_data([found]) if isinstance(found, NetworkProblem) else TrainingData.of(found)
 
@@ -228,9 +228,9 @@ def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[li
     return list(found.values()), refusals
 
 
-def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Place, FrozenTask], Refusals]:
+def known_tasks(splits: Iterable[Split], official: bool = True) -> tuple[dict[Split, FrozenTask], Refusals]:
     """The tasks that exist already, and the refusals; other splits have yet to be fitted. Nothing is fitted here."""
-    tasks: dict[Place, FrozenTask] = {}
+    tasks: dict[Split, FrozenTask] = {}
     refusals: Refusals = {}
     for place in splits:
         try:
@@ -241,7 +241,7 @@ def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Pl
     return tasks, refusals
 
 
-def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[AnyTask] = ()) -> None:
+def require_data(splits: Iterable[Split], data_dir: Path | None, given: Iterable[AnyTask] = ()) -> None:
     """Checks the raw data of every task, and the cache, before anything is fitted or written.
 
     Raises:
@@ -255,8 +255,8 @@ def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable
 
 
 def fit_missing(
-    splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
-) -> tuple[dict[Place, FrozenTask], Refusals]:
+    splits: Sequence[Split], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
+) -> tuple[dict[Split, FrozenTask], Refusals]:
     """Fits the tasks that are not in the cache, each on one thread; returns all tasks, and the reasons for refusals.
 
     Args:
@@ -277,8 +277,8 @@ def fit_missing(
 
 
 def refit_official(
-    places: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress
-) -> dict[Place, Refit | str]:
+    places: Sequence[Split], executor: Executor, data_dir: Path | None, progress: Progress
+) -> dict[Split, Refit | str]:
     """Refits official tasks and compares them, without writing; returns each comparison, or why there is none.
 
     Raises:
@@ -291,15 +291,15 @@ def refit_official(
         require_official(name, [split])
         read_official(name, split)
     progress.start("refits", len(places))
-    found: dict[Place, Refit | str] = {}
+    found: dict[Split, Refit | str] = {}
     for place, found[place] in _fits(_refit, places, executor, data_dir):
         progress.advance("refits", f"{place[0]} split {place[1]}")
     return {place: found[place] for place in places}
 
 
 def _fits(
-    function: Callable[[tuple[Place, RawData]], Any], places: Iterable[Place], executor: Executor, data_dir: Path | None
-) -> Iterator[tuple[Place, Any]]:
+    function: Callable[[tuple[Split, RawData]], Any], places: Iterable[Split], executor: Executor, data_dir: Path | None
+) -> Iterator[tuple[Split, Any]]:
     """Yields a function's result for each split as it finishes, or the reason for its failure.
 
     Raw data are sent to the worker, so no shared folder is needed.
@@ -311,14 +311,14 @@ def _fits(
         yield place, outcome
 
 
-def _fit(job: tuple[Place, RawData]) -> CertifiedTask:
+def _fit(job: tuple[Split, RawData]) -> CertifiedTask:
     """Runs in a worker or in this process, on one thread: with two, BLAS rounds differently."""
     use_one_thread()
     (name, split), raw = job
     return build_task(load_card(name), split, raw=raw)
 
 
-def _refit(job: tuple[Place, RawData]) -> Refit:
+def _refit(job: tuple[Split, RawData]) -> Refit:
     """Fits without the cache, which may contain the frozen task itself."""
     return compare(read_official(*job[0]), _fit(job), job[1])
 

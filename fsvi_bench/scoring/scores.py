@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
@@ -52,6 +52,7 @@ from fsvi_bench.scoring.predictive import (
     predictive_moments,
 )
 from fsvi_bench.scoring.samples import is_flat, particle_moments, sample_estimates
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
@@ -80,13 +81,12 @@ def _of_all_counts(values: dict[str, float | None]) -> dict[str, float | None]:
 Joint = Annotated[dict[str, float | None], AfterValidator(_of_all_counts)]  #: null where there are fewer inputs
 
 
-class Overconfidence(BaseModel):
+class Overconfidence(Plain):
     """Eigenvalues of S*^(-1/2) S S*^(-1/2): the variance of q over the exact one, in the directions where they differ.
 
     All are 1 for the exact posterior; below 1 q is overconfident, above 1 underconfident.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     smallest: float
     median: float
     largest: float
@@ -95,13 +95,12 @@ class Overconfidence(BaseModel):
     ]  #: at 0, 5, ..., 100%, ascending, interpolated linearly between eigenvalues
 
 
-class Scores(BaseModel):
+class Scores(Plain):
     """All scores of one cell, null if not applicable. KLs are never clipped: −1e-9 is rounding, less is a bug.
 
     The last fields have defaults because records of earlier versions lack them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     singular: bool | None  #: q has no density, so `kl` is infinite; null for samples, which do not show it
     kl: float | None  #: KL(q ‖ P_D)
     kl_mean_term: float | None  #: of `kl`, or of `kl_moment_matched` where `kl` is infinite or null

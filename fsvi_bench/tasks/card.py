@@ -7,22 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.strict import checked
+from fsvi_bench.strict import Plain, checked
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Strict(BaseModel):
-    """Base of everything read from a file: unknown keys are rejected."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RawFile(Strict):
+class RawFile(Plain):
     """A file stored at `path` below the base folder of every mirror."""
 
     packed: ClassVar[bool] = False  #: whether the hash is that of the decompressed content
@@ -38,7 +32,7 @@ class FileSource(RawFile):
     kind: Literal["file"]
 
 
-class SklearnSource(Strict):
+class SklearnSource(Plain):
     """A data set bundled with scikit-learn; the hash covers its arrays (little-endian float64 X, then y)."""
 
     kind: Literal["sklearn"]
@@ -46,13 +40,13 @@ class SklearnSource(Strict):
     sha256: Sha256
 
 
-class ToySource(Strict):
+class ToySource(Plain):
     """Drawn from the model itself (Burt et al. 2020, appendix F.1); each split is a new draw."""
 
     kind: Literal["toy"]
 
 
-class Target(Strict):
+class Target(Plain):
     """The predicted quantity."""
 
     column: int
@@ -60,7 +54,7 @@ class Target(Strict):
     unit: str
 
 
-class SplitProtocol(Strict):
+class SplitProtocol(Plain):
     """Number of splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order).
 
     Splits are drawn (`fsvi_bench.tasks.splits.standard_splits`) unless `test_masks` publishes them. That file has a row
@@ -72,7 +66,7 @@ class SplitProtocol(Strict):
     test_masks: FileSource | None = None
 
 
-class FitSettings(Strict):
+class FitSettings(Plain):
     """Settings of the sparse GP that supplies the features.
 
     By default, k, the start and the number of iterations are those of Burt et al. (2020), appendix F.2. The paper does
@@ -90,7 +84,7 @@ class FitSettings(Strict):
     )
 
 
-class _Described(Strict):
+class _Described(Plain):
     """What every card says about its data set."""
 
     name: str
@@ -137,7 +131,7 @@ class IdxFile(RawFile):
     packed: ClassVar[bool] = True
 
 
-class ImageFiles(Strict):
+class ImageFiles(Plain):
     """Grey levels and classes (0, 1, ...) of images for training and for testing."""
 
     n_test: int = Field(ge=1)

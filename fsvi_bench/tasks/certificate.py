@@ -15,7 +15,8 @@ from fsvi_bench.errors import InputError, TaskRefused, invalid_field
 from fsvi_bench.files import is_file, replace_together
 from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.tasks.card import FitSettings, Strict
+from fsvi_bench.strict import Plain
+from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.frozen import FrozenTask, read_task, task_file
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); above this only the QR and Cholesky routes are compared
 
 
-class Limits(Strict):
+class Limits(Plain):
     """Limits that every task must satisfy. A certificate records those in force when it was written."""
 
     posterior_relative_difference: float = 1e-6
@@ -33,7 +34,7 @@ class Limits(Strict):
     condition_precision: float = 1e15
 
 
-class Start(Strict):
+class Start(Plain):
     """The exact GP of some rows, where a fit may start (`FitSettings.initial_rows`)."""
 
     rows: int
@@ -43,7 +44,7 @@ class Start(Strict):
     converged: bool
 
 
-class Fit(Strict):
+class Fit(Plain):
     """How the optimiser found the task's parameters. Bounds are totals in nats over standardised targets."""
 
     bound: float
@@ -59,7 +60,7 @@ class Fit(Strict):
     start: Start | None = None
 
 
-class PosteriorCheck(Strict):
+class PosteriorCheck(Plain):
     """A second computation of the exact posterior, compared with the one used for scoring (QR of [Φ/σ; I])."""
 
     method: Literal["cholesky", "woodbury"]
@@ -68,7 +69,7 @@ class PosteriorCheck(Strict):
     kl: float | None  #: KL(used for scoring ‖ second); None if the second has no precision factor
 
 
-class Certificate(Strict):
+class Certificate(Plain):
     """`fsvi-certificate/1`."""
 
     format: Literal["fsvi-certificate/1"] = "fsvi-certificate/1"

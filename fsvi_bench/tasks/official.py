@@ -24,7 +24,7 @@ from fsvi_bench.threads import one_thread
 
 TASK_SET = "v1"
 PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
-Place = tuple[str, int]  #: (data set, split)
+Split = tuple[str, int]  #: (data set, split)
 Frozen = TypeVar("Frozen")
 Bound = TypeVar("Bound")
 
@@ -180,11 +180,11 @@ def read_one_task(name: Path) -> FrozenTask:
 class TaskSet(Generic[Frozen, Bound]):
     """Tasks by data set and split, in display order; binds each to its data on request and caches the last few."""
 
-    def __init__(self, tasks: Mapping[Place, Frozen], load: Callable[[Frozen], Bound]) -> None:
+    def __init__(self, tasks: Mapping[Split, Frozen], load: Callable[[Frozen], Bound]) -> None:
         self.tasks = tasks
         self.load = lru_cache(PROBLEMS_IN_MEMORY)(load)
 
-    def problem(self, place: Place) -> Bound:
+    def problem(self, place: Split) -> Bound:
         """One task bound to its data.
 
         Raises:

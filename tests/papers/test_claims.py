@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fsvi_bench.papers.claims import TEST_TRAIN_RATIO, Claim, Place, Statistic
+from fsvi_bench.papers.claims import TEST_TRAIN_RATIO, Claim, Selection, Statistic
 
 INF = math.inf
 
@@ -190,7 +190,7 @@ def test_of_a_magnitude_infinite_values_decide_whatever_their_sign():
 def test_two_cases_with_one_label_are_refused():
     frames = {"f": pd.DataFrame({"N": [1000001, 1000002], "x": [0.0, 1.0]})}
     with pytest.raises(ValueError, match="two cases of N have the same label"):
-        Place(frame="f", column="x", by="N").of(frames)
+        Selection(frame="f", column="x", by="N").of(frames)
 
 
 @pytest.mark.parametrize("side", ["above", "below"])
@@ -213,21 +213,21 @@ def test_a_claim_about_every_case_of_none_is_refused():
 @pytest.mark.parametrize(("column", "expected"), [("x / y", [2, 4]), ("x - y", [1, 3]), ("x / y - 1", [1, 3])])
 def test_a_place_may_divide_by_a_column_and_take_one_away(column, expected):
     frames = {"f": pd.DataFrame({"x": [2.0, 4.0], "y": [1.0, 1.0]})}
-    assert Place(frame="f", column=column).of(frames) == expected
+    assert Selection(frame="f", column=column).of(frames) == expected
 
 
 def test_three_columns_are_an_estimate_and_its_interval():
     frames = {"f": pd.DataFrame({"value": [2.0], "low": [1.0], "high": [4.0], "limit": [4.0], "case": "a"})}
-    place = Place(frame="f", column=["value / limit", "low / limit", "high / limit"])
+    place = Selection(frame="f", column=["value / limit", "low / limit", "high / limit"])
     assert place.of(frames) == Statistic(0.5, 0.25, 1.0)
     assert place.model_copy(update={"by": "case"}).of(frames) == {"a": Statistic(0.5, 0.25, 1.0)}
 
 
 def test_a_claim_may_say_where_its_statistic_stands():
     frames = {"f": pd.DataFrame({"kind": ["a", "b", "b"], "x": [1.0, 2.0, 4.0]})}
-    assert Place(frame="f", column="x", where={"kind": "b"}).of(frames) == [2.0, 4.0]
-    assert Place(frame="f", column="x", by="kind").of(frames) == {"a": [1.0], "b": [2.0, 4.0]}
-    assert Place(frame="f", column="x", by=["kind", "x"]).of(frames) == {
+    assert Selection(frame="f", column="x", where={"kind": "b"}).of(frames) == [2.0, 4.0]
+    assert Selection(frame="f", column="x", by="kind").of(frames) == {"a": [1.0], "b": [2.0, 4.0]}
+    assert Selection(frame="f", column="x", by=["kind", "x"]).of(frames) == {
         "a, x 1": [1.0],
         "b, x 2": [2.0],
         "b, x 4": [4.0],

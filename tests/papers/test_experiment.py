@@ -18,13 +18,14 @@ from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
-from fsvi_bench.papers.parts import ExperimentContext, PartFailed, Plain, _attempt, _deciding
-from fsvi_bench.papers.places import Workspace
+from fsvi_bench.papers.parts import ExperimentContext, PartFailed, _attempt, _deciding
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Workspace
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
+from fsvi_bench.strict import Plain
 
 
 class Number(Plain):

@@ -10,8 +10,8 @@ from fsvi_bench.papers.experiment import ExperimentContext
 from fsvi_bench.papers.ksw2015 import data, variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
-from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Workspace
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from tests.tasks.small_images import card_for, draw, idx, write

@@ -12,8 +12,9 @@ from fsvi_bench.papers.atlas.chains import run_chains
 from fsvi_bench.papers.atlas.estimators import compare_estimators
 from fsvi_bench.papers.atlas.optima import OPTIMA, bands, check_fsp_laplace, check_gfsvi, check_gwi, spectra, sweep
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Rising
 from fsvi_bench.papers.problems import load_problem
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.threads import one_thread
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.papers.places import Cells, Scale
+from fsvi_bench.papers.workspace import Cells, Scale
 from fsvi_bench.presenting import summary
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record

@@ -30,8 +30,9 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     random_rotation,
     spectral_rotations,
 )
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 

@@ -33,9 +33,10 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Rising
 from fsvi_bench.papers.problems import load_problem
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
 
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default

@@ -19,9 +19,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy
-from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derived_generator
+from fsvi_bench.strict import Plain
 
 # --- One-dimensional regression problems with a known function, for sections 6.4 and 6.7 ------------------------------
 

@@ -23,8 +23,9 @@ from torch.nn.functional import logsigmoid
 
 from fsvi_bench.maths.bernoulli_dropout import compress_rows
 from fsvi_bench.maths.bernoulli_optimum import retain_profile
-from fsvi_bench.papers.parts import Plain, Rising
+from fsvi_bench.papers.parts import Rising
 from fsvi_bench.seeds import derived_generator
+from fsvi_bench.strict import Plain
 
 REACH = 12.0  #: standard deviations, beyond which a Gaussian's tail is below 1e-31
 Share = Annotated[float, Field(gt=0, lt=1)]

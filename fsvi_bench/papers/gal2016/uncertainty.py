@@ -15,10 +15,11 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Row
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
 from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density, without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.strict import Plain
 from fsvi_bench.threads import use_one_thread
 
 SCORED = {"epistemic": "epistemic sd", "aleatoric": "aleatoric sd", "predictive": "predictive sd"}

@@ -12,8 +12,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from scipy import stats
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
+from fsvi_bench.strict import Plain
 
 GAUSSIAN = "around 0: Gaussian, linear"  #: figure 1
 REACH = 4.0  #: of w in the plots

@@ -30,8 +30,9 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
+from fsvi_bench.strict import Plain
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as failed
 REACH = 5.3  #: half-length of the plotted lines

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.quasi_kl import (
     IndependentAtoms,
     centred_discretised_line_kl,
@@ -24,6 +24,7 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
     line_orientation_term,
     quasi_kl_gaussian,
 )
+from fsvi_bench.strict import Plain
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 SPACE = 3  #: dimension of the space of theorem 5's subspaces

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, PositiveFloat
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.log_uniform import (
     Likelihood,
     Numbers,
@@ -17,6 +17,7 @@ from fsvi_bench.papers.hron2018.log_uniform import (
     posterior_mean,
     posterior_variance,
 )
+from fsvi_bench.strict import Plain
 
 LOWEST = -45.0  #: lower limit of log |w| in quadratures: the rest contributes e^−90 to a first or second moment
 #: Logarithms of the smallest and the largest normal number; and the intervals printed in appendix A of KSW, whom the

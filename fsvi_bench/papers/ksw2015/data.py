@@ -13,8 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.experiment import ExperimentContext, Plain
+from fsvi_bench.papers.experiment import ExperimentContext
 from fsvi_bench.seeds import derived_generator
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.card import load_image_card
 from fsvi_bench.tasks.images import load_raw_images
 

@@ -12,7 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain
+from fsvi_bench.papers.experiment import ExperimentContext, Frames
+from fsvi_bench.strict import Plain
 
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exact": gaussian_dropout_kl,

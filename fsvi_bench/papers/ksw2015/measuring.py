@@ -55,10 +55,11 @@ from fsvi_bench.papers.ksw2015.networks import (
     step,
     train,
 )
-from fsvi_bench.papers.parts import Plain, Row
+from fsvi_bench.papers.parts import Row
 from fsvi_bench.papers.side_by_side import Streams, streams
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.strict import Plain
 from fsvi_bench.threads import use_one_thread
 
 Rows = list[dict[Any, Any]]

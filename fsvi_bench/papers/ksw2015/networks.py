@@ -36,8 +36,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fsvi_bench.maths.log_uniform import ksw_cubic_kl
 from fsvi_bench.papers.ksw2015.data import Images
-from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, Streams, normal, streams, uniform
+from fsvi_bench.strict import Plain
 
 Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
 Granularity = Literal["layer", "unit", "weight"]

@@ -18,9 +18,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Rising, Scale
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Rising, Scale
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.tuning.runs import Schedule, Setting, Tasks, Training, Variant, train_and_measure
+from fsvi_bench.strict import Plain
 
 TEMPLATE = Path(__file__).with_name("tuning.md.j2")
 START = ["parametrisation", "initial_scale", "beta2"]

@@ -14,9 +14,10 @@ from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.data import Batch, Rows
 from fsvi_bench.methods.points import ParticleMethod
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.papers.experiment import Plain, Row
+from fsvi_bench.papers.experiment import Row
 from fsvi_bench.papers.problems import load_problem
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import train

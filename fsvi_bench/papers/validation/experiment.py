@@ -17,11 +17,12 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Plain, Scale
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Scale
 from fsvi_bench.papers.pages import render
 from fsvi_bench.presenting.frames import formula
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
+from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.official import official_splits, read_official

@@ -9,8 +9,8 @@ from fsvi_bench.papers.burt2020.study.claims import judge_study
 from fsvi_bench.papers.burt2020.study.reproduction import page_of
 from fsvi_bench.papers.burt2020.study.summary import frames_of
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, Tables
-from fsvi_bench.papers.places import places
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import planned_cells
 from fsvi_bench.running.plan import Request, make_plan
 
 DATASETS, SPLITS = ("boston", "power"), "0-2"
@@ -56,7 +56,7 @@ def frame(rows):
 
 @cache
 def study_places():
-    return tuple(places(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
+    return tuple(planned_cells(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
 
 
 def curve(dataset, method, family, M, kls, cells=3):

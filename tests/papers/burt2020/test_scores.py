@@ -9,8 +9,8 @@ import pytest
 from fsvi_bench.papers.burt2020.cells import SETTINGS
 from fsvi_bench.papers.burt2020.scores import scores_by_line
 from fsvi_bench.papers.experiment import figure_of
-from fsvi_bench.papers.places import places
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import planned_cells
 from fsvi_bench.running.plan import Request, make_plan
 
 PLANNED = 4
@@ -56,7 +56,7 @@ def test_figures_can_be_drawn_of_whatever_came_out(name):
 
 
 def test_figures_3_and_4_are_the_protocols_data_sets():
-    study = set(map(repr, places(make_plan(Request(protocol="burt2020")))))
+    study = set(map(repr, planned_cells(make_plan(Request(protocol="burt2020")))))
     for name, datasets in (
         ("burt2020-fig3", {"boston", "concrete", "energy", "kin8nm"}),
         ("burt2020-fig4", {"naval", "power", "wine", "yacht"}),
@@ -65,5 +65,5 @@ def test_figures_3_and_4_are_the_protocols_data_sets():
         assert figure.takes_days
         plan, quick = (make_plan(figure._settings(each)) for each in ("paper", "quick"))
         assert {name for name, _ in plan.splits} == datasets
-        assert set(map(repr, places(plan))) <= study
+        assert set(map(repr, planned_cells(plan))) <= study
         assert {split for _, split in quick.splits} == {0, 1}

@@ -14,8 +14,8 @@ from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, ver
 from fsvi_bench.papers.burt2020.study.reproduction import is_published
 from fsvi_bench.papers.burt2020.study.summary import courses
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
-from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Workspace
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.statistics.resampled_t import corrected_interval

@@ -14,7 +14,7 @@ from fsvi_bench.papers.burt2020.cells import frame_of
 from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.burt2020.study.table import SCORES
-from fsvi_bench.papers.places import Cells, Workspace, places, run_or_find, sort_records
+from fsvi_bench.papers.workspace import Cells, Workspace, planned_cells, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
@@ -95,7 +95,7 @@ def test_a_plans_records_are_found_and_the_rest_is_missing(ran):
         (1, method, family) for method in ("exact", "rand-a") for family in ("full", "ffg")
     ]
     assert {r.split for r in found.records} == {0}
-    assert len(found.records) + len(found.missing) == len(list(places(plan))) == 8
+    assert len(found.records) + len(found.missing) == len(list(planned_cells(plan))) == 8
     shown = frame_of(found)
     assert shown["status"].tolist() == ["ok"] * 4 + ["missing"] * 4
     assert shown["kl"].isna().tolist() == [False] * 4 + [True] * 4
@@ -103,7 +103,7 @@ def test_a_plans_records_are_found_and_the_rest_is_missing(ran):
 
 def test_records_of_other_settings_are_not_a_plans_and_duplicates_are_refused():
     plan = make_plan(Request(datasets=["boston"], methods=["rand-a"], families=["full"], splits="0-1", max_steps=7))
-    (first, _) = places(plan)
+    (first, _) = planned_cells(plan)
     own = record("rand-a", 0, 5.0, hyperparameters=dict(first.hyperparameters))
     other = record("rand-a", 1, 5.0, hyperparameters={**first.hyperparameters, "max_steps": 8})
     found = sort_records(plan, [own, other])

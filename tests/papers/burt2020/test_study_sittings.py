@@ -15,8 +15,8 @@ from fsvi_bench.papers.burt2020.study.table import (
     read_tables,
     write_tables,
 )
-from fsvi_bench.papers.places import Cells, Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Cells, Workspace
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from tests.papers.burt2020.synthetic_study import cell, curve, curves_of, frame, study_places, whole, without

@@ -25,8 +25,8 @@ from fsvi_bench.papers.gal2016.dropout_network import (
 )
 from fsvi_bench.papers.gal2016.elbo import log_likelihood
 from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
-from fsvi_bench.papers.places import Workspace
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.workspace import Workspace
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 

@@ -14,7 +14,7 @@ from fsvi_bench.errors import plain
 from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, KNOWN, SPECTRUM, WORDS, Tables
-from fsvi_bench.papers.places import Cells, Place, Workspace
+from fsvi_bench.papers.workspace import Cells, PlannedCell, Workspace
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
@@ -32,13 +32,13 @@ def collect(found: Cells, workspace: Workspace) -> Tables:
         InputError: raw data, a task or a posterior is missing, or a file does not have the expected content.
     """
     near = _closeness(found.records, workspace)
-    planned: list[Record | Place] = [*found.records, *found.missing]
+    planned: list[Record | PlannedCell] = [*found.records, *found.missing]
     rows = [_row(each, near) for each in sorted(planned, key=lambda each: (*_line(each), each.split, each.seed))]
     cells = pd.DataFrame(rows, columns=list(CELLS)).fillna(dict.fromkeys(WORDS, "")).astype(CELLS)
     return Tables(cells, curves_of(found.records, workspace.root))
 
 
-def _line(of: Record | Place) -> tuple[Any, ...]:
+def _line(of: Record | PlannedCell) -> tuple[Any, ...]:
     settings = of.hyperparameters
     place = (method_place(of.method), KNOWN["family"].index(of.family))
     return of.dataset, *place, settings.get("M") or 0, settings.get("kl_jitter") or 0.0
@@ -62,9 +62,9 @@ def _problem(record: Record) -> tuple[str, int, str]:
     return record.dataset, record.split, record.task_sha256 or ""
 
 
-def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
+def _row(of: Record | PlannedCell, found: Mapping[str, Closeness]) -> dict[str, Any]:
     """The columns of a cell's row, and others."""
-    if isinstance(of, Place):
+    if isinstance(of, PlannedCell):
         return {**of.hyperparameters, **of._asdict()}
     row = {
         **of.hyperparameters,

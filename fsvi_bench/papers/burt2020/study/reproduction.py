@@ -24,7 +24,7 @@ from fsvi_bench.papers.burt2020.study.table import (
 )
 from fsvi_bench.papers.experiment import File, Outcome, Reproduction, figure_of, read_file, write_texts
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.places import Cells, Scale, Workspace, holds_records, run_or_find
+from fsvi_bench.papers.workspace import Cells, Scale, Workspace, holds_records, run_or_find
 from fsvi_bench.presenting.frames import Frames, TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec

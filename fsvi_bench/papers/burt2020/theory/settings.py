@@ -7,8 +7,9 @@ from typing import Annotated
 import torch
 from pydantic import Field, PositiveInt
 
-from fsvi_bench.papers.parts import Plain, Rising
+from fsvi_bench.papers.parts import Rising
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.strict import Plain
 
 Pair = Annotated[tuple[PositiveInt, PositiveInt], Rising]
 

@@ -39,7 +39,7 @@ def stem_of(name: str, scale: Scale) -> str:
     return name if scale == "paper" else f"{name}-{scale}"
 
 
-class Place(NamedTuple):
+class PlannedCell(NamedTuple):
     """A planned cell, whose task need not be known; it has the attributes of a record without scores."""
 
     dataset: str
@@ -62,7 +62,7 @@ class Cells:
     """A plan's cells, in the plan's order."""
 
     records: list[Record] = field(default_factory=list)
-    missing: list[Place] = field(default_factory=list)  #: cells without a record
+    missing: list[PlannedCell] = field(default_factory=list)  #: cells without a record
     computed: int = 0
     refused: int = 0  #: number of records that give a reason for a missing task
 
@@ -71,10 +71,10 @@ class Cells:
         return len(self.records) - self.computed - self.refused
 
 
-def places(plan: Plan) -> Iterator[Place]:
+def planned_cells(plan: Plan) -> Iterator[PlannedCell]:
     """Every cell of a plan, in its order."""
     for c in plan.cells():
-        yield Place(c.dataset, c.split, c.method, c.family, c.hyperparameters, c.seed)
+        yield PlannedCell(c.dataset, c.split, c.method, c.family, c.hyperparameters, c.seed)
 
 
 def run_or_find(plan: Plan, workspace: Workspace, name: str) -> Cells:
@@ -117,7 +117,7 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
                 "use a separate output folder for each"
             )
     found = Cells()
-    for place in places(plan):
+    for place in planned_cells(plan):
         if (kept := by_place.get(_key(place))) is None:
             found.missing.append(place)
         else:
@@ -125,5 +125,5 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
     return found
 
 
-def _key(of: Record | Place) -> str:
+def _key(of: Record | PlannedCell) -> str:
     return canonical_json([of.dataset, of.split, of.method, of.family, of.hyperparameters, of.seed])
