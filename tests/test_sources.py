@@ -178,8 +178,8 @@ def fresh(monkeypatch):
     forget()
 
 
-def test_modules_beside_a_methods_file_count(tmp_path, monkeypatch, fresh):
-    monkeypatch.syspath_prepend(tmp_path)
+def test_modules_beside_a_methods_file_are_found_and_count(tmp_path, monkeypatch, fresh):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "mine.py"
     path.write_text(METHOD.format("from beside_mine import f"))
     hashes = {}

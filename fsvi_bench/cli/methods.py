@@ -13,8 +13,9 @@ from typing import Any
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli.commands import MethodsCheck, MethodsList
-from fsvi_bench.cli.console import show, stdout
+from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.conformance import Report, check_method, subjects
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.options import parse_settings
@@ -28,7 +29,7 @@ BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "m
 
 def methods_list(options: MethodsList) -> None:
     with redirect_stdout(sys.stderr):  # what the code of the method prints
-        named = [load_method(name) for name in ([options.name] if options.name else method_names())]
+        named = [load_method(options.name)] if options.name else _installed()
     entries = [(entry, entry.options({})) for entry in named]
     document = [
         {
@@ -52,6 +53,17 @@ def methods_list(options: MethodsList) -> None:
         rows.append((entry.name, ", ".join(entry.cls.families), networks, words or "none", entry.defaults.summary))
     columns = ("name", "families", "networks", "options", "summary")
     show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
+
+
+def _installed() -> list[MethodEntry]:
+    """All methods that can be imported: a package that is broken does not hide the others."""
+    found = []
+    for name in method_names():
+        try:
+            found.append(load_method(name))
+        except InputError as error:
+            stderr.print(f"left out: {error}")
+    return found
 
 
 def _network_options(entry: MethodEntry) -> dict[str, Any] | None:

@@ -83,7 +83,7 @@ class Subject:
         options = self.options
         if isinstance(rows := getattr(options, "minibatch", None), int) and rows >= data.N:
             options = options.model_copy(update={"minibatch": data.N // 2})
-        return self.entry.cls(data, self.family, seeds or self.seeds(range(len(data))), options)
+        return self.entry.make(data, self.family, seeds or self.seeds(range(len(data))), options)
 
     def train(self, data: TrainingData, seeds: Sequence[int] | None = None, device: Device = "cpu") -> Method:
         """The method on these problems, trained."""

@@ -473,11 +473,22 @@ class Method(pl.LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         losses = self.loss(self.q(), batch)
-        if losses.shape != self.diverged_at.shape:
-            got, expected = list(losses.shape), list(self.diverged_at.shape)
-            raise InputError(f"loss has shape {got}, expected {expected}: one number for each problem, not their mean")
+        self._require_losses(losses)
         self.note(losses.detach())
         return losses.sum()
+
+    def _require_losses(self, losses: object) -> None:
+        """Raises InputError if these are not losses that can be minimised."""
+        expected = f"{list(self.diverged_at.shape)}: one number for each problem"
+        if not isinstance(losses, Tensor):
+            raise InputError(f"loss returned {type(losses).__name__}, expected a tensor of shape {expected}; return it")
+        if losses.shape != self.diverged_at.shape:
+            raise InputError(f"loss has shape {list(losses.shape)}, expected {expected}; sum over its other axes only")
+        if losses.dtype != torch.float64:
+            got = str(losses.dtype).removeprefix("torch.")
+            raise InputError(f"loss has type {got}, expected float64; compute it in float64")
+        if not losses.requires_grad:
+            raise InputError("loss does not depend on the parameters of q; compute it from q, without detaching it")
 
     def note(self, losses: Float[Tensor, " B"], logged: Float[Tensor, " B"] | None = None) -> None:
         """Counts a step, and records which losses were not finite (without a synchronisation on a GPU).

@@ -7,7 +7,7 @@ import inspect
 import linecache
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -75,6 +75,20 @@ class MethodEntry:
         """
         return self.cls.checked_options({**self.defaults.options, **changes}, self.name)
 
+    def make(self, problems: Any, family: Family, seeds: Sequence[int], options: MethodOptions) -> Method:
+        """The method on these problems.
+
+        Raises:
+            InputError: its own `__init__` does not call that of `Method`.
+        """
+        made = self.cls(problems, family, seeds, options)
+        if not hasattr(made, "problems"):
+            raise InputError(
+                f"{type(made).__name__}.__init__ does not prepare the method; call "
+                "super().__init__(problems, family, seeds, options) first"
+            )
+        return made
+
     def check(self, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
         """The method's own check of its settings against one problem.
 
@@ -121,9 +135,8 @@ def built_in_names() -> tuple[str, ...]:
 
 
 def default_names() -> list[str]:
-    """Names of the methods that run where none is named: those of this package marked `default`, and installed ones."""
-    built_in = set(built_in_names())
-    return [name for name in method_names() if name not in built_in or _read_defaults(name).default]
+    """Names of the methods that run where none is named, whatever else is installed: those marked `default`."""
+    return [name for name in built_in_names() if _read_defaults(name).default]
 
 
 def network_methods() -> list[str]:
@@ -159,8 +172,9 @@ def load_installed(name: str) -> MethodEntry:
     try:
         cls = _entry_point(name).load()
     except Exception as error:
+        package = f"package {dist.name}" if (dist := _entry_point(name).dist) else "its package"
         raise InputError(
-            f"method '{name}' cannot be imported: {type(error).__name__}: {error}; fix its package"
+            f"method '{name}' cannot be imported: {type(error).__name__}: {error}; fix or remove {package}"
         ) from error
     return _entry(name, cls, name)
 
@@ -245,6 +259,8 @@ def _import_source(path: str, file: str, source: bytes) -> ModuleType:
         return sys.modules[name]
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = file
+    if (folder := str(Path(file).parent)) not in sys.path:
+        sys.path.append(folder)  # for what lies beside it; last, so that it hides no other module
     try:
         # Tracebacks and `inspect` show this text even if the file is missing.
         linecache.cache[file] = (len(source), None, decode_source(source).splitlines(keepends=True), file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,11 @@ from traceback import format_exception
 from typing import Any, NamedTuple
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, place_in
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.networks.reference import Functions
-from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior, defect, divergence, unstack
 from fsvi_bench.running.cell import Cell, Record, Seconds, record_of
 from fsvi_bench.running.network_job import NetworkProblem, network_data, score_network
 from fsvi_bench.running.provenance import decisive_sha256, provenance
@@ -61,7 +62,7 @@ def run_job(job: Job) -> list[Outcome]:
 
 def failed(job: Job, started: datetime, error: BaseException, lines: str | None = None) -> list[Outcome]:
     """Failed outcomes for all cells of a job, with one reason."""
-    reason = {"status": "failed", "reason": _reason(error)}
+    reason = {"status": "failed", "reason": _reason(error) + _place(job.method, error)}
     return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
 
 
@@ -94,7 +95,7 @@ def make_method(
     """
     named = [task.frozen.sha256 for task in tasks]
     streams = [derive_seed(sha256, entry.name, family, seed) for sha256, seed in zip(named, seeds, strict=True)]
-    return entry.cls(network_data(tasks) if _are_networks(tasks) else tasks, family, streams, options)
+    return entry.make(network_data(tasks) if _are_networks(tasks) else tasks, family, streams, options)
 
 
 def _are_networks(tasks: Sequence[Any]) -> bool:
@@ -124,7 +125,7 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
         if isinstance(task, NetworkProblem):
             result, kept = _score_network(method, place, q, task, diverged)
         else:
-            result, kept = _score_cell(q, task, diverged), q
+            result, kept = _score_cell(q, cell.family, task, diverged), q
             if "scores" in result:
                 result["reason"] = no_optima
                 if optimum is not None:
@@ -162,10 +163,12 @@ def _score_network(
     return {"network_scores": scores}, functions
 
 
-def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> dict[str, Any]:
+def _score_cell(posterior: Posterior, family: Family, problem: Task, diverged: str | None) -> dict[str, Any]:
     """Scores, or a status and the reason why there are none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
+    if (kind := getattr(posterior, "kind", type(posterior).__name__)) != KIND_OF[family]:
+        return {"status": "failed", "reason": f"the posterior is {kind}, expected {KIND_OF[family]} for its family"}
     try:
         if (reason := defect(posterior, problem.frozen.k)) is not None:
             return {"status": "failed", "reason": f"this is not a posterior over the weights: {reason}"}
@@ -188,6 +191,14 @@ def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, tas
     own = {"kl_at_objective_optimum": optimum.kl, "objective_gap": gap}
     known = {name: None if value is None or math.isnan(value) else value for name, value in own.items()}
     return {"scores": scores.model_copy(update=known)}
+
+
+def _place(method: MethodEntry, error: BaseException) -> str:
+    """Where in a method's own file an exception arose, for a method from a file."""
+    if method.file is None:
+        return ""
+    path = inspect.getfile(method.cls)
+    return place_in(error, path).replace(path, method.file, 1)
 
 
 def _reason(error: BaseException) -> str:

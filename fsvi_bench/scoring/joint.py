@@ -36,8 +36,8 @@ SWITCHED_DRAWS = 200  #: the same for dropout, where a density takes as long as 
 GROUPS, GROUP_SIZE = 4, 32  #: groups of particles that estimate one density
 SAMPLE_GROUPS = 20  #: groups of consecutive samples
 BLOCK = 2048  #: functions whose densities are in memory at once, for each draw: 16 MB
-#: Bias of log q(y), in nats, up to which it is known well enough to be subtracted. Above, the estimated KL is an upper
-#: bound in expectation (Jensen), and the stated error is the value itself.
+#: Mean bias of log q(y), in nats, up to which it is known well enough to be subtracted. Above, the estimated KL is an
+#: upper bound in expectation (Jensen), and the stated error is the value itself.
 KNOWN = 0.1
 ROUNDING = 1e-12  #: relative rounding error of log densities
 #: The largest spread of dropout's predictive, in noise deviations, at which its density is computed. Rounding hides the
@@ -112,7 +112,7 @@ def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, 
     if isinstance(q, FunctionSamplesPosterior):
         density = _functions(y, f, noise)
     elif isinstance(q, SamplesPosterior):
-        density = _samples(y, q.samples, Phi, noise)
+        density = _samples(y, q.samples, own, Phi, noise)
     else:
         assert isinstance(q, SwitchedPosterior)
         seed = derive_seed(*purpose, "particles")
@@ -126,12 +126,13 @@ def _is_gaussian(q: Posterior) -> bool:
 
 
 class Densities(NamedTuple):
-    """Log densities in nats, their negative bias, and the sampling error of their mean due to the draws that estimate
-    the density."""
+    """Log densities in nats, their negative bias, the sampling error of their mean due to the draws that estimate the
+    density, and by how much the mean may be too low because too few of these draws are near some y."""
 
     log_density: Float[Tensor, " R"]
     bias: Float[Tensor, " R"]
     sampling: float = 0.0
+    unseen: float = 0.0
 
 
 def _functions(y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance: Float[Tensor, ""]) -> Densities:
@@ -141,19 +142,23 @@ def _functions(y: Float[Tensor, "R t"], f: Float[Tensor, "n t"], noise_variance:
 
 
 def _samples(
-    y: Float[Tensor, "R t"], samples: Float[Tensor, "S k"], Phi: Features, noise_variance: Float[Tensor, ""]
+    y: Float[Tensor, "R t"], samples: Float[Tensor, "S k"], own: Law, Phi: Features, noise_variance: Float[Tensor, ""]
 ) -> Densities:
     """log E N(y; Φw, σ²I) over the distribution of the samples.
 
-    The bias is 1/(2Ŝ) with Ŝ = (Σ p_i)²/Σ p_i², the effective number of samples at y. The sampling error comes from
-    the influence of each sample on the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.
+    The bias is (1/Ŝ − 1/S)/2 with Ŝ = (Σ p_i)²/Σ p_i², the effective number of samples at y. That is at most ½, even
+    where y is beyond all samples and log p̄ hundreds of nats too low; where the bias exceeds what counts as known, the
+    Gaussian with the samples' moments says by how much. The sampling error comes from the influence of each sample on
+    the mean, 1 − mean_y p_i/p̄; neighbours in a chain share one of 20 groups.
     """
-    parts = torch.split(samples, BLOCK)
+    S, parts = len(samples), torch.split(samples, BLOCK)
     log_sum, log_squares = _log_sums(y, (w @ Phi.mT for w in parts), noise_variance)
+    log_density = log_sum - math.log(S)
+    bias = 0.5 * ((log_squares - 2 * log_sum).exp() - 1 / S)
+    missing = torch.where(bias > KNOWN, own.log_density(y) - log_density, 0.0).clamp(min=0.0)
     ratios = [(_log_normals(y, w @ Phi.mT, noise_variance) - log_sum[:, None]).exp().mean(0) for w in parts]
-    groups = torch.stack([group.mean() for group in torch.cat(ratios).tensor_split(SAMPLE_GROUPS)]) * len(samples)
-    sampling = float(groups.std()) / SAMPLE_GROUPS**0.5
-    return Densities(log_sum - math.log(len(samples)), 0.5 * (log_squares - 2 * log_sum).exp(), sampling)
+    groups = torch.stack([group.mean() for group in torch.cat(ratios).tensor_split(SAMPLE_GROUPS)]) * S
+    return Densities(log_density, bias, float(groups.std()) / SAMPLE_GROUPS**0.5, float(missing.mean()))
 
 
 def _log_sums(
@@ -197,7 +202,7 @@ def _estimate(
     point = Law(own.mean, noise_variance.sqrt() * identity(len(own.mean), own.tril))
     laws = (exact, own, point)
     controls = torch.stack([law.log_density(y) + entropy + gaussian_kl(*exact, *law) for law in laws], -1)
-    biased = float(density.bias.mean())
+    biased = max(float(density.bias.mean()), density.unseen)
     values = density.log_density + (density.bias if biased <= KNOWN else 0.0)
     design = np.hstack([np.ones((len(y), 1)), controls.numpy()])
     size = design.std(0) + (design.std(0) == 0)

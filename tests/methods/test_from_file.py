@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pickle
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods import registry
 from fsvi_bench.methods.registry import load_installed, load_method
 
 FILE = """
@@ -141,3 +144,54 @@ def test_an_option_that_hides_an_attribute_is_refused_at_once(tmp_path, recwarn,
     else:
         assert load_method(f"{path}:Mine").options({}).lr == 3
     assert recwarn.list == []
+
+
+WRONG = """
+import torch
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+
+class Mine(Method):
+    "First."
+    families = ("full",)
+    deterministic = True
+    def solve(self, problem):
+        mean = torch.zeros(1, problem.k).double()
+        return FactorisedGaussian(mean, mean + 1)
+
+class NoSuper(Mine):
+    def __init__(self, problems, family, seeds, options):
+        pass
+
+class Raises(Mine):
+    def solve(self, problem):
+        raise RuntimeError("planted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Mine", "the posterior is gaussian-ffg, expected gaussian-full for its family"),
+        ("NoSuper", "NoSuper.__init__ does not prepare the method; call super().__init__("),
+        ("Raises", 'RuntimeError: planted (mine.py, line 20: raise RuntimeError("planted"))'),
+    ],
+)
+def test_what_is_wrong_with_a_method_is_said_with_its_place(tmp_path, cli, name, reason):
+    (tmp_path / "mine.py").write_text(WRONG)
+    arguments = ("--method", f"{tmp_path / 'mine.py'}:{name}", "--dataset", "toy", "--splits", "0", "--json")
+    status, out, _ = cli("run", *arguments, "--workers", "1", "--wandb", "off", "--out", tmp_path / "out")
+    (record,) = json.loads(out)
+    assert (status, record["status"]) == (1, "failed")
+    assert record["reason"].startswith(reason)
+
+
+def test_a_broken_package_hides_no_other_method_and_runs_nothing(cli, monkeypatch):
+    broken = EntryPoint("broken", "nowhere.at_all:Mine", registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([broken]))
+    status, out, err = cli("methods", "list", "--json")
+    assert status == 0
+    assert [each["name"] for each in json.loads(out)] == [*registry.built_in_names()]
+    assert "left out: method 'broken' cannot be imported: ModuleNotFoundError: No module named 'nowhere'" in err
+    assert "broken" not in registry.default_names()
+    assert cli("methods", "list", "broken")[0] == 2

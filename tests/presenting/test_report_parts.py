@@ -63,6 +63,13 @@ def test_holm_decides_with_the_number_of_rivals():
     assert best(*one, *cells("fixed-a", b)) is None
 
 
+def test_splits_that_no_rival_has_do_not_count():
+    """EXACT, and another family, may have run on more splits."""
+    rivals = [*cells("rand-a", A[:8]), *cells("ssge", A[:8] + 1)]
+    assert best(*rivals, *cells("exact", A), *cells("ssge", A, family="ffg")) == "rand-a full"
+    assert best(*rivals, *cells("fixed-a", A + 2)) is None  # which has splits that the best one lacks
+
+
 @pytest.mark.parametrize(("splits", "found"), [(5, None), (6, "rand-a full")])
 def test_no_test_of_few_splits_says_more_than_their_signs_could(splits, found):
     """Five differences that happen to agree: t would be sure of them, and five signs give 2/2^5 = 0.0625 at least."""
@@ -137,6 +144,17 @@ def test_commands_ask_for_tasks_from_files_by_file():
     files = "--task boston-1.safetensors --task mine-0.safetensors"
     assert first.endswith(f"--family full {files} --dataset boston --splits 0")
     assert second.endswith("--family full --dataset energy --splits 0-1")
+
+
+def test_data_sets_with_other_splits_have_another_command():
+    places = {"boston": (0, 1, 4), "energy": (0, 1)}
+    records = [
+        record("exact", split, 1.0, dataset=name, task_sha256=read_official(name, split).task.sha256)
+        for name, splits in places.items()
+        for split in splits
+    ]
+    lines = commands(study_of(records))
+    assert [line.partition("--dataset ")[2] for line in lines] == ["boston --splits 0-1,4", "energy --splits 0-1"]
 
 
 def test_commands_ask_for_the_records_cells():

@@ -136,6 +136,44 @@ def test_estimates_repeat_themselves_and_unreliable_ones_say_so(toy, q):
     assert found.error == pytest.approx(found.value, rel=0.01)
 
 
+def with_noise(toy, noise_variance):
+    """The toy with another noise, and its exact posterior."""
+    problem = with_features(toy, toy.Phi_test)
+    problem.__dict__["frozen"] = replace(toy.frozen, noise_variance=f64(noise_variance))
+    return problem
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.5])
+def test_samples_that_miss_a_few_targets_by_far_say_so(toy, scale):
+    """A law that is narrower than the exact one and far wider than the noise: most targets have hundreds of samples near
+    them, so that the mean of 1/(2Ŝ) is small, and a few have none."""
+    problem = with_noise(toy, 1e-4)
+    q = FullGaussian(problem.truth.posterior.mean, scale * problem.truth.covariance_tril)
+    samples = SamplesPosterior(q.sample(10_000, 1))
+    found, closed = (joint_predictive_kl(each, problem, "box", 1) for each in (samples, q))
+    assert found.value > 2 * closed.value
+    assert found.error == pytest.approx(found.value, rel=0.1)
+
+
+def test_equal_samples_have_the_density_of_a_point(toy, q):
+    point, equal = FactorisedGaussian(q.mean, torch.full_like(q.mean, 1e-12)), SamplesPosterior(q.mean.expand(1000, -1))
+    for count in (1, 10):
+        expected = joint_predictive_kl(point, toy, "box", count).value
+        assert joint_predictive_kl(equal, toy, "box", count).value == pytest.approx(expected, rel=1e-9)
+
+
+def test_few_samples_have_the_bias_and_the_error_that_are_said(toy):
+    """200 sets of 40 samples of a Gaussian: their mean is its closed form within 4 standard errors (0.7), from which it
+    would be 6.5 and 5.5 away if the bias were not subtracted, or twice."""
+    problem = with_noise(toy, 0.3)
+    q = FullGaussian(problem.truth.posterior.mean + 0.3 * normal(2, 20), problem.truth.covariance_tril)
+    closed = joint_predictive_kl(q, problem, "box", 1).value
+    found = [joint_predictive_kl(SamplesPosterior(q.sample(40, seed)), problem, "box", 1) for seed in range(200)]
+    values, errors = np.array(found).T
+    assert abs(values.mean() - closed) < 4 * values.std() / 200**0.5
+    assert 0.8 < errors.mean() / values.std() < 1.3
+
+
 def test_dropout_is_not_scored_where_rounding_hides_the_noise(toy, q):
     """The toy's noise deviation is 0.1, so the two spreads are about 1e5 and 1e8 noise deviations."""
     near, far = (BernoulliDropoutPosterior(size * q.mean / q.mean.abs().max(), f64(0.8)) for size in (1e4, 1e7))

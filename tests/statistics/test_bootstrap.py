@@ -144,5 +144,7 @@ def test_ranks_within_runs_are_averaged_over_runs_then_data_sets_and_resampled_b
     assert found.mean_rank == pytest.approx([(4 / 3 + 1) / 2, (5 / 3 + 2) / 2])
     assert found.resampled.sum(1) == pytest.approx(3)  # two methods always share three ranks
     assert found.resampled.mean(0) == pytest.approx(found.mean_rank, abs=4 * found.resampled[:, 0].std() / 20)
+    # Data sets alone would give three values: both means, and that of both.
+    assert len(np.unique(found.resampled[:, 0].round(9))) > 3
     again = bootstrap_run_ranks(dict(sorted(ranks.items())), np.random.default_rng(0), 400)
     assert (again.resampled == found.resampled).all()

@@ -119,15 +119,26 @@ def test_printing_the_data_consumes_no_step():
     assert len(list(data.train_dataloader())) == 3
 
 
-class OneNumber(RandA):
-    def loss(self, q, batch):
-        return super().loss(q, batch).mean()
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda losses: losses.mean(), r"loss has shape \[\], expected \[2\]: one number for each problem; sum over"),
+        (
+            lambda losses: losses[:, None] * losses,
+            r"loss has shape \[2, 2\], expected \[2\]: one number for each problem",
+        ),
+        (lambda losses: None, r"loss returned NoneType, expected a tensor of shape \[2\]: one number for each problem"),
+        (lambda losses: losses.float(), "loss has type float32, expected float64; compute it in float64"),
+        (lambda losses: losses.detach(), "loss does not depend on the parameters of q; compute it from q"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(change, said):
+    class Other(RandA):
+        def loss(self, q, batch):
+            return change(super().loss(q, batch))
 
-
-def test_a_loss_that_is_one_number_for_all_problems_is_refused():
-    method = OneNumber(toy_problems(2), "full", M=10, max_steps=2)
-    with pytest.raises(InputError, match=r"loss has shape \[\], expected \[2\]: one number for each problem"):
-        trained(method)
+    with pytest.raises(InputError, match=said):
+        trained(Other(toy_problems(2), "full", M=10, max_steps=2))
 
 
 @pytest.mark.parametrize(("row", "settings"), [(r, r.variants[0]) for r in TABLE if r.trains], ids=label)

@@ -86,7 +86,8 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
     that both finished, after Holm's correction over the rivals. The exact posterior is not a rival.
     """
     scores: Any = study.splits.loc[dataset, score]
-    by_split: pd.DataFrame = scores.unstack("entry")[study.rivals(dataset, family)].dropna(axis=1, how="all")
+    rivals = scores.index.get_level_values("entry").isin(study.rivals(dataset, family))
+    by_split: pd.DataFrame = scores[rivals].unstack("entry").dropna(axis=1, how="all")
     means = by_split.dropna(axis=1).mean()
     if by_split.shape[1] < 2 or means.empty:
         return None
@@ -97,7 +98,8 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
 
 
 def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
-    """The p-value that the first column is lower, at least that of a sign test; 1 if its mean is not lower."""
+    """The p-value that the first column is lower, but no less than any sign test of them could give; 1 if its mean is
+    not lower."""
     a, b = pairs.to_numpy().T
     if not len(a) or not a.mean() < b.mean():
         return 1.0

@@ -231,7 +231,7 @@ def _tasks_from_files(study: Study) -> set[tuple[str, int]]:
 def _rests(study: Study, entry: Entry, given: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
     """Data sets, splits, seeds, and settings that differ from the method's defaults, for one command or several.
 
-    Data sets share a command with one list of splits, unless tasks were given as files: the list could contain these.
+    Data sets with the same splits share a command, unless tasks were given as files: the splits could be theirs.
     """
     cells = study.cells[study.cells["entry"] == entry]
     places = {*cells[["dataset", "split"]].itertuples(index=False, name=None)}
@@ -241,11 +241,12 @@ def _rests(study: Study, entry: Entry, given: set[tuple[str, int]]) -> Iterator[
     linear = pd.DataFrame(others, columns=["dataset", "split"])
     own = _own_settings(entry, bool(len(linear)) or bool(places & given), bool(places & {*study.networks}))
     seeds = ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
-    parts = [part for _, part in linear.groupby("dataset")] if places & given else [linear] * bool(len(linear))
-    for tasks, part in zip_longest([_each("--task", names)] * bool(names), parts):
+    splits = linear.groupby("dataset")["split"].agg(ranges)
+    parts = splits.groupby(splits.index if places & given else splits, sort=False)
+    for tasks, part in zip_longest([_each("--task", names)] * bool(names), (part for _, part in parts)):
         words = [*(tasks or ())]
         if part is not None:
-            words += [*_each("--dataset", part["dataset"].unique()), "--splits", ranges(part["split"])]
+            words += [*_each("--dataset", part.index), "--splits", part.iloc[0]]
         yield (*words, *seeds, *own)
 
 
