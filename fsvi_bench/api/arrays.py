@@ -192,6 +192,9 @@ def numbers(name: str, values: Any) -> Tensor:
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"'{name}' cannot be read as an array of numbers, expected float64; convert it") from error
+    if array.dtype == object and not array.ndim:
+        kind = type(values).__name__
+        raise InputError(f"'{name}' is a {kind}, expected an array of float64 numbers; give its numbers")
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
     if array.dtype != np.float64:

@@ -85,7 +85,8 @@ def networks_build(options: NetworksBuild) -> int:
         from fsvi_bench.networks.sampling.build import Run, build_reference
     except ModuleNotFoundError as error:
         raise InputError(
-            f"sampling needs {error.name}, which is not installed; run `pip install -e '.[reference]'` in the clone"
+            f"sampling needs {error.name}, which is not installed; in the clone, run: "
+            "pip install -c constraints.txt -e '.[reference]'"
         ) from error
     # These imports take seconds, and `networks list` does not need them.
     from fsvi_bench.running.executors import LocalExecutor, available_cores

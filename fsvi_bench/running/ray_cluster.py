@@ -266,7 +266,7 @@ def _require_ray(ours: bool) -> None:
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError as error:
-        fix = "in the clone, run: pip install -e '.[cluster]'"
+        fix = "in the clone, run: pip install -c constraints.txt -e '.[cluster]'"
         raise InputError(f"--executor ray needs Ray, which is not installed; {fix}") from error
 
 

@@ -168,7 +168,8 @@ class Store:
             InputError: the folder does not exist, or has neither records nor a plan.
         """
         if not is_directory(self.root):
-            raise InputError(f"folder {self.root} does not exist; name the output folder (--out) of an earlier run")
+            fault = f"{self.root} is a file" if is_file(self.root) else f"folder {self.root} does not exist"
+            raise InputError(f"{fault}; name the output folder (--out) of an earlier run")
         paths = sorted((self.root / "cells").glob(f"*/*/*/{RECORD_FILE}"))
         if not self.plans and not paths and (self.root / HOLDER_FILE).is_file():
             raise InputError(

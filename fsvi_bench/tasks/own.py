@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,11 @@ def _raw_data(X: Any, y: Any, suffix: str = "", columns: int | None = None) -> R
 
 
 def _numbers(values: Any, what: str) -> NDArray[np.float64]:
+    if isinstance(values, str | Path):
+        raise InputError(
+            f"{what} is the path {quoted(str(values))}, expected numbers; read the file first, with pandas.read_csv, "
+            "and give its columns"
+        )
     columns = list(getattr(values, "columns", ()))
     for column in columns:
         if columns.count(column) > 1:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import InputError, TaskRefused, quoted
 from fsvi_bench.maths.batching import Stacked
 from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, log_evidence
 from fsvi_bench.maths.features import Kernel, inducing_tril, nystrom_features, rbf_grid_features
@@ -212,6 +212,10 @@ class Task:
         Raises:
             InputError: the path is not writable.
         """
+        if not Path(path).name:
+            raise InputError(
+                f"the path {quoted(str(path))} is a folder, expected a file; name one, such as mine.safetensors"
+            )
         save((self.frozen, self.certificate), Path(path))
 
     @staticmethod

@@ -183,6 +183,7 @@ REFUSED = {
     "chains": (lambda m, C, q: q.sample(10_000)[None].numpy(), "the posterior has shape [1, 10000, 100], expected"),
     "a mean alone": (lambda m, C, q: m, "the posterior has shape [100], expected a posterior of fit, a pair (mean [k], covariance [k, k]), or samples or particles [n, k]"),
     "ragged": (lambda m, C, q: [[1.0], [1.0, 2.0], []], "'samples' cannot be read as an array of numbers"),
+    "object": (lambda m, C, q: torch.distributions.Normal(0.0, 1.0), "'samples' is a Normal, expected an array of float64 numbers; give"),
     "words": (lambda m, C, q: ["a", "b", "c"], "'samples' has type <U1, expected float64"),
     "a name": (lambda m, C, q: "q.safetensors", "the posterior is of type str, expected"),
     "nothing": (lambda m, C, q: None, "the posterior is of type NoneType, expected"),

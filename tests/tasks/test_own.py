@@ -120,6 +120,11 @@ def damaged(task, tmp_path, *, drop=(), metadata=None, **changes):
     return path
 
 
+def test_a_folder_is_no_file_to_save_in(task):
+    with pytest.raises(InputError, match=r"the path '\.' is a folder, expected a file"):
+        task.save(".")
+
+
 def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
     X, y = (torch.from_numpy(part) for part in data())
     cases = [
@@ -174,6 +179,7 @@ BAD = [
     ),
     ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
     (([[1, 2], [3]], [1, 2]), {}, "X is not numeric"),
+    (("mine.csv", "y"), {}, "X is the path 'mine.csv', expected numbers; read the file first, with pandas.read_csv,"),
     ((data()[0] + 1j, data()[1]), {}, "X is not numeric"),
     ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected at least two"),
     (
