@@ -33,6 +33,7 @@ class _Options(BaseModel):
     initial_rows: int | None = Field(None, ge=1)
     test_fraction: float = Field(0.1, gt=0, lt=1)
     seed: int = Field(1, ge=0, lt=2**32)
+    split: int = Field(0, ge=0, lt=1000)
     jitter: float = Field(1e-6, ge=0, allow_inf_nan=False)
     name: str
 
@@ -55,6 +56,7 @@ def make_task(
     k: int = 100,
     test_fraction: float = 0.1,
     seed: int = 1,
+    split: int = 0,
     name: str = "own",
     initial_lengthscale: float = 1.0,
     initial_noise_variance: float = 1e-4,
@@ -68,7 +70,8 @@ def make_task(
         X, y: inputs [n,D] and targets [n], not standardised; NumPy, torch or pandas.
         k: number of inducing points, and hence of features and weights.
         test_fraction: fraction of the rows that is held out.
-        seed: for the train/test split and the initial inducing points.
+        seed: for the train/test splits and the initial inducing points.
+        split: which of the seed's splits; tasks of one data set with different splits can be run together.
         name: name of the data set; letters, digits, - and _.
         initial_lengthscale: where the fit starts, in standard deviations of the inputs. With many inputs, try √D.
         initial_noise_variance: the noise that the fit starts with, relative to the variance of the targets.
@@ -82,10 +85,11 @@ def make_task(
         InputError: the data or settings are not valid.
         TaskRefused: the exact posterior cannot be computed to the required accuracy.
     """
-    options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name, initial_lengthscale=initial_lengthscale,
-                       initial_noise_variance=initial_noise_variance, initial_rows=initial_rows)  # fmt: skip
+    options = _options(k=k, test_fraction=test_fraction, seed=seed, split=split, name=name,
+                       initial_lengthscale=initial_lengthscale, initial_noise_variance=initial_noise_variance,
+                       initial_rows=initial_rows)  # fmt: skip
     raw = _raw_data(X, y)
-    rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
+    *_, rows = standard_splits(len(raw.y), split + 1, seed=options.seed, train_fraction=1 - options.test_fraction)
     if not min(map(len, rows)):
         raise InputError(
             f"test_fraction is {test_fraction}, which leaves no training rows or no test rows out of "
@@ -96,9 +100,10 @@ def make_task(
             f"all {len(rows[0])} training targets are {raw.y[rows[0]][0]:g}, expected at least two values; choose "
             "another seed, a smaller test_fraction, or another target"
         )
-    rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
+    further = [options.split] if options.split else []
+    rng = derived_generator("sgpr", "own data", options.seed, "inducing points", *further)
     settings = FitSettings(**options.model_dump(include={"k", *STARTS}))
-    task = fit_task(name, 0, raw, rows, settings, rng).certified()
+    task = fit_task(name, options.split, raw, rows, settings, rng).certified()
     assert task.certificate is not None
     assert task.certificate.fit is not None
     if task.certificate.fit.bound_per_point < NOISE_ALONE:

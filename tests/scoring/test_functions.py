@@ -16,6 +16,7 @@ from fsvi_bench.scoring import distances
 from fsvi_bench.scoring.distances import draws_distances, gaussian_distances
 from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.points import points_mmd2
+from fsvi_bench.scoring.samples import particle_moments
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as scores_of
 from fsvi_bench.tasks.task import Task
@@ -185,6 +186,13 @@ def test_moments_are_estimated_with_intervals_where_there_are_enough_particles(p
     assert low < many.kl_moment_matched < high
     assert abs(many.kl_moment_matched) < (high - low)
     assert scores_of(ParticlesPosterior(q.sample(20)), problem).kl_moment_matched == math.inf
+
+
+@pytest.mark.parametrize(("n", "enough"), [(1999, False), (2000, True)])
+def test_a_hundred_weights_need_two_thousand_particles(boston, n, enough):
+    """A fifth of k². With fewer, the bias that a jackknife leaves is no longer small beside the standard error."""
+    q = ParticlesPosterior(exact(boston).sample(n, 5))
+    assert bool(particle_moments(q, boston).get("intervals")) == enough
 
 
 @pytest.mark.parametrize(

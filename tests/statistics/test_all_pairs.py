@@ -71,6 +71,12 @@ def test_blocks_of_flips_change_nothing(monkeypatch):
     np.testing.assert_array_equal(pairwise_p_values(draw_ranks(0)), whole)
 
 
+def test_fifteen_data_sets_have_all_flips():
+    signs = np.concatenate([*all_pairs._signs(15, 1000)])
+    assert len(np.unique(signs, axis=0)) == len(signs) == 2**14
+    assert (signs[:, -1] == 1).all()
+
+
 def test_many_data_sets_have_random_flips():
     """17 data sets have 65,536 different flips, of which a quarter is drawn: to four standard errors of that."""
     a, b = draw_ranks(3, M=2, D=17, apart=0.7)

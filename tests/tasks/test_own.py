@@ -59,6 +59,23 @@ def test_the_rows_are_the_standard_split_at_the_defaults_and_others_by_the_seed(
     assert not torch.equal(other.frozen.inducing_points, task.frozen.inducing_points)
 
 
+def test_splits_are_the_seeds_permutations_in_order_and_can_be_run_together(task, tmp_path, cli):
+    further = make_task(*data(), k=8, name="mine", split=2)
+    *_, (train, test) = standard_splits(60, 3)
+    assert (further.dataset, further.split) == ("mine", 2)
+    assert np.array_equal(further.frozen.train_index.numpy(), train)
+    assert np.array_equal(further.frozen.test_index.numpy(), test)
+    paths = [tmp_path / f"{each.split}.safetensors" for each in (task, further)]
+    for each, path in zip((task, further), paths, strict=True):
+        each.save(path)
+    files = [word for path in paths for word in ("--task", path)]
+    status, out, err = cli("run", *files, "--method", "exact", "--wandb", "off", "--json", "--out", tmp_path / "out")
+    assert status == 0, err
+    assert [(r["dataset"], r["split"], r["status"]) for r in json.loads(out)] == [
+        ("mine", split, "ok") for _ in ("full", "ffg") for split in (0, 2)
+    ]
+
+
 def test_the_inducing_points_depend_on_the_seed_and_not_on_the_name(task):
     renamed = make_task(*data(), k=8, name="another")
     assert torch.equal(renamed.frozen.inducing_points, task.frozen.inducing_points)
