@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import identity
 from fsvi_bench.maths.mixtures import SwitchedWeights
 
+FLIPS = 4  #: per weight, after which the search for an atom ends
 ENOUGH = 0.5  #: share of particles that must count; with fewer, a group is resampled
 
 
@@ -64,6 +66,33 @@ def log_density_ratio(
         r.view(-1, len(Phi)).addr_(torch.where(on, drawn, at_zero).flatten(), feature, alpha=-1)
         _resample(r, log_weight, total, generator)
     return total + log_weight.logsumexp(-1) - torch.tensor(size, dtype=r.dtype).log()
+
+
+def atom_log_density(
+    y: Float[Tensor, "R t"], Phi: Float[Tensor, "t k"], q: SwitchedWeights, noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, " R"]:
+    """A lower bound on log q(y) for weights without slabs: that of y with one atom, the best that a search finds.
+
+    From the most likely atom, the search flips for each y the weight that gains most, while one gains.
+    """
+    sigma = noise_variance.sqrt()
+    effects, y = Phi * (q.mean / sigma), y / sigma
+    gram, log_on, log_off = effects.mT @ effects, q.retain_probability.log(), q.drop_probability.log()
+    on = (q.retain_probability >= q.drop_probability).expand(len(y), -1).clone()
+    slope = (y - on.to(y.dtype) @ effects.mT) @ effects  # of ½‖residual‖² along each effect
+    rows = torch.arange(len(y))
+    for _ in range(FLIPS * len(q.mean)):
+        sign = torch.where(on, -1.0, 1.0).to(y.dtype)
+        gain, place = (sign * (slope + log_on - log_off) - 0.5 * gram.diagonal()).max(-1)
+        better = gain > 0
+        if not bool(better.any()):
+            break
+        moved, by = rows[better], place[better]
+        slope[moved] -= sign[moved, by, None] * gram[by]
+        on[moved, by] = ~on[moved, by]
+    residual = y - on.to(y.dtype) @ effects.mT
+    log_normal = -0.5 * (residual.square().sum(-1) + y.shape[1] * (noise_variance.log() + LOG_2PI))
+    return log_normal + torch.where(on, log_on, log_off).sum(-1)
 
 
 def _resample(

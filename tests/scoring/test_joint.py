@@ -155,6 +155,26 @@ def test_samples_that_miss_a_few_targets_by_far_say_so(toy, scale):
     assert found.error == pytest.approx(found.value, rel=0.1)
 
 
+def test_dropout_whose_particles_all_miss_the_targets_says_so(toy):
+    """Eight weights in use, of which an exact posterior far wider than the noise is known only by its prior: most targets
+    are far from all 256 atoms, and all groups of particles choose the same wrong ones."""
+    problem = with_noise(toy, 1e-4)
+    Phi = torch.cat([normal(3, 10, 8), torch.zeros(10, 12).double()], 1)
+    problem.__dict__["Phi_test"] = Phi
+    wide = problem.truth.posterior._replace(mean=normal(1, 20))
+    problem.__dict__["truth"] = problem.truth._replace(posterior=wide, covariance_tril=eye(20))
+    q = BernoulliDropoutPosterior(wide.mean, f64(0.5))
+    found = joint_predictive_kl(q, problem, "test", 10)
+    on = f64([*itertools.product([0.0, 1.0], repeat=8)])
+    atoms = (on * wide.mean[:8]) @ Phi[:, :8].mT
+    y = Phi @ wide.mean + normal(9, 4000, 20) @ Phi.mT + 0.01 * normal(8, 4000, 10)
+    log_q = (8 * math.log(0.5) - 5 * math.log(2e-4 * math.pi) - 0.5e4 * torch.cdist(y, atoms).square()).logsumexp(-1)
+    exact = multivariate_normal((Phi @ wide.mean).numpy(), (Phi @ Phi.mT + 1e-4 * eye(10)).numpy())
+    values = -exact.entropy() - log_q
+    assert found.value > values.mean() + 4 * values.std() / 4000**0.5
+    assert found.error == pytest.approx(found.value, rel=0.1)
+
+
 def test_equal_samples_have_the_density_of_a_point(toy, q):
     point, equal = FactorisedGaussian(q.mean, torch.full_like(q.mean, 1e-12)), SamplesPosterior(q.mean.expand(1000, -1))
     for count in (1, 10):
