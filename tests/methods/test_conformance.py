@@ -199,7 +199,7 @@ def test_a_nan_in_one_problems_targets_does_not_affect_the_others(row, settings)
         train(method, "cpu")
     reasons = method.divergences()
     assert (reasons[0], reasons[2]) == (None, None)
-    status = _score_cell(unstack(method.posterior())[1], problems[1], reasons[1])
+    status = _score_cell(unstack(method.posterior())[1], row.family, problems[1], reasons[1])
     assert status["status"] == "diverged"
     # Every target is NaN, so that the first loss, that of step 0, is.
     assert not row.trains or status["reason"].endswith("at step 0")

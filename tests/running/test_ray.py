@@ -181,5 +181,5 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install -e '.\[cluster\]'"):
+    with pytest.raises(InputError, match=r"pip install -c constraints.txt -e '.\[cluster\]'"):
         make_executor("ray", 1)

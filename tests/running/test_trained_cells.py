@@ -32,6 +32,7 @@ class Settings(MethodOptions):
 class Walker(Method):
     "Gradient steps of the mean, each with noise from its problem's own stream."
     Options = Settings
+    families = ("full",)
     automatic_optimization = False
     def __init__(self, *arguments):
         super().__init__(*arguments)
