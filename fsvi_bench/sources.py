@@ -22,13 +22,13 @@ _IGNORED_FIELDS = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree th
 
 
 class SourceTree(NamedTuple):
-    """Where modules lie: in `folder`, or those of one package there."""
+    """The modules in a folder, or those of one package in it."""
 
     folder: Path
     package: str | None = None
 
     def file(self, name: str) -> Path | None:
-        """The file of a module that lies here; None for other names."""
+        """The file of a module of this tree; None for other names."""
         if self.package is None or f"{name}.".startswith(f"{self.package}."):
             place = self.folder.joinpath(*name.split("."))
             for path in (place / "__init__.py", place.with_suffix(".py")):
@@ -53,7 +53,7 @@ def meaning_sha256(*roots: str | bytes, excluding: tuple[str, ...] = (), own: So
     Args:
         roots: names of modules of this package or of `own`, or texts of any Python files.
         excluding: packages whose modules count only as roots.
-        own: a place whose modules count as those of this package do.
+        own: a tree whose modules count as those of this package do.
 
     Raises:
         ModuleNotFoundError: a root is not such a module.

@@ -483,7 +483,7 @@ class Method(pl.LightningModule, ABC):
         if not isinstance(losses, Tensor):
             raise InputError(f"loss returned {type(losses).__name__}, expected a tensor of shape {expected}; return it")
         if losses.shape != self.diverged_at.shape:
-            raise InputError(f"loss has shape {list(losses.shape)}, expected {expected}; sum over its other axes only")
+            raise InputError(f"loss has shape {list(losses.shape)}, expected {expected}; reduce all other axes only")
         if losses.dtype != torch.float64:
             got = str(losses.dtype).removeprefix("torch.")
             raise InputError(f"loss has type {got}, expected float64; compute it in float64")

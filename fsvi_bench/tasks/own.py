@@ -89,7 +89,9 @@ def make_task(
                        initial_lengthscale=initial_lengthscale, initial_noise_variance=initial_noise_variance,
                        initial_rows=initial_rows)  # fmt: skip
     raw = _raw_data(X, y)
-    *_, rows = standard_splits(len(raw.y), split + 1, seed=options.seed, train_fraction=1 - options.test_fraction)
+    *_, rows = standard_splits(
+        len(raw.y), options.split + 1, seed=options.seed, train_fraction=1 - options.test_fraction
+    )
     if not min(map(len, rows)):
         raise InputError(
             f"test_fraction is {test_fraction}, which leaves no training rows or no test rows out of "
@@ -150,8 +152,8 @@ def _raw_data(X: Any, y: Any, suffix: str = "", columns: int | None = None) -> R
 def _numbers(values: Any, what: str) -> NDArray[np.float64]:
     if isinstance(values, str | Path):
         raise InputError(
-            f"{what} is the path {quoted(str(values))}, expected numbers; read the file first, with pandas.read_csv, "
-            "and give its columns"
+            f"{what} is {quoted(str(values))}, expected numbers; read a file first, with pandas.read_csv, and give its "
+            "columns"
         )
     columns = list(getattr(values, "columns", ()))
     for column in columns:

@@ -196,7 +196,10 @@ BAD = [
     ),
     ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
     (([[1, 2], [3]], [1, 2]), {}, "X is not numeric"),
-    (("mine.csv", "y"), {}, "X is the path 'mine.csv', expected numbers; read the file first, with pandas.read_csv,"),
+    ((data()[0], "y"), {}, "y is 'y', expected numbers"),
+    (data(), {"split": -1}, "split is -1, expected 0 or more"),
+    (data(), {"split": 1000}, "split is 1000, expected"),
+    (("mine.csv", "y"), {}, "X is 'mine.csv', expected numbers; read a file first, with pandas.read_csv,"),
     ((data()[0] + 1j, data()[1]), {}, "X is not numeric"),
     ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected at least two"),
     (

@@ -122,7 +122,10 @@ def test_printing_the_data_consumes_no_step():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda losses: losses.mean(), r"loss has shape \[\], expected \[2\]: one number for each problem; sum over"),
+        (
+            lambda losses: losses.mean(),
+            r"loss has shape \[\], expected \[2\]: one number for each problem; reduce all other axes only",
+        ),
         (
             lambda losses: losses[:, None] * losses,
             r"loss has shape \[2, 2\], expected \[2\]: one number for each problem",
@@ -132,7 +135,7 @@ def test_printing_the_data_consumes_no_step():
         (lambda losses: losses.detach(), "loss does not depend on the parameters of q; compute it from q"),
     ],
 )
-def test_a_loss_that_is_none_is_refused(change, said):
+def test_what_is_no_loss_is_refused(change, said):
     class Other(RandA):
         def loss(self, q, batch):
             return change(super().loss(q, batch))
