@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.linalg import identity
+from fsvi_bench.maths.linalg import identity, logdet_of_tril, solve_tril, tril_of_gram
 from fsvi_bench.maths.mixtures import SwitchedWeights
 
-FLIPS = 4  #: per weight, after which the search for an atom ends
+FLIPS = 4  #: per weight, after which the search for a Gaussian ends
 ENOUGH = 0.5  #: share of particles that must count; with fewer, a group is resampled
 
 
@@ -68,31 +68,50 @@ def log_density_ratio(
     return total + log_weight.logsumexp(-1) - torch.tensor(size, dtype=r.dtype).log()
 
 
-def atom_log_density(
+def component_log_density(
     y: Float[Tensor, "R t"], Phi: Float[Tensor, "t k"], q: SwitchedWeights, noise_variance: Float[Tensor, ""]
 ) -> Float[Tensor, " R"]:
-    """A lower bound on log q(y) for weights without slabs: that of y with one atom, the best that a search finds.
+    """A lower bound on log q(y): the density of y with one of the 2ᵏ Gaussians, the best that a search finds.
 
-    From the most likely atom, the search flips for each y the weight that gains most, while one gains.
+    From the most likely Gaussian, the search flips for each y the weight that gains most, while one gains. K is the
+    covariance of the current Gaussian and r its residual, both in units of the noise.
     """
     sigma = noise_variance.sqrt()
-    effects, y = Phi * (q.mean / sigma), y / sigma
-    gram, log_on, log_off = effects.mT @ effects, q.retain_probability.log(), q.drop_probability.log()
-    on = (q.retain_probability >= q.drop_probability).expand(len(y), -1).clone()
-    slope = (y - on.to(y.dtype) @ effects.mT) @ effects  # of ½‖residual‖² along each effect
-    rows = torch.arange(len(y))
-    for _ in range(FLIPS * len(q.mean)):
-        sign = torch.where(on, -1.0, 1.0).to(y.dtype)
-        gain, place = (sign * (slope + log_on - log_off) - 0.5 * gram.diagonal()).max(-1)
+    Phi, y = Phi / sigma, y / sigma
+    mean, slab, logit = q.mean, q.scale.square(), q.retain_probability.log() - q.drop_probability.log()
+    likely = q.retain_probability >= q.drop_probability
+    tril = _tril(Phi, likely * q.scale)
+    white = solve_tril(tril, Phi)
+    slope = solve_tril(tril, (y - Phi @ (likely * mean)).mT).mT @ white
+    on, gram = likely.repeat(len(y), 1), (white.mT @ white).repeat(len(y), 1, 1)
+    for _ in range(FLIPS * len(mean)):
+        # φᵀK⁻¹φ and φᵀK⁻¹r as they are with this weight off, and what it gains by being on.
+        own = gram.diagonal(dim1=-2, dim2=-1)
+        shrunk = torch.where(on, 1 - slab * own, 1.0)
+        c, s = own / shrunk, (slope + torch.where(on, mean * own, 0.0)) / shrunk
+        grown = 1 + slab * c
+        at_slab = mean * s - 0.5 * mean.square() * c + 0.5 * slab * (s - mean * c).square() / grown - 0.5 * grown.log()
+        gain, place = torch.where(on, -(logit + at_slab), logit + at_slab).max(-1)
         better = gain > 0
         if not bool(better.any()):
             break
-        moved, by = rows[better], place[better]
-        slope[moved] -= sign[moved, by, None] * gram[by]
+        moved, by = better.nonzero()[:, 0], place[better]
+        sign = torch.where(on[moved, by], -1.0, 1.0).to(y.dtype)
+        step, width, row = (sign * mean[by])[:, None], (sign * slab[by])[:, None], gram[moved, by]
+        width = width / (1 + width * own[moved, by, None])
+        slope[moved] -= (step + width * (slope[moved, by, None] - step * own[moved, by, None])) * row
+        gram[moved] -= width[..., None] * row[:, :, None] * row[:, None, :]
         on[moved, by] = ~on[moved, by]
-    residual = y - on.to(y.dtype) @ effects.mT
-    log_normal = -0.5 * (residual.square().sum(-1) + y.shape[1] * (noise_variance.log() + LOG_2PI))
-    return log_normal + torch.where(on, log_on, log_off).sum(-1)
+    tril = _tril(Phi, on * q.scale)
+    white = solve_tril(tril, (y - (on * mean) @ Phi.mT)[..., None])[..., 0]
+    log_normal = -0.5 * (white.square().sum(-1) + logdet_of_tril(tril) + y.shape[1] * (noise_variance.log() + LOG_2PI))
+    return log_normal + torch.where(on, q.retain_probability.log(), q.drop_probability.log()).sum(-1)
+
+
+def _tril(Phi: Float[Tensor, "t k"], scale: Float[Tensor, "*R k"]) -> Float[Tensor, "*R t t"]:
+    """L with LLᵀ = I + Φ diag(scale²) Φᵀ."""
+    effects = (Phi * scale[..., None, :]).mT
+    return tril_of_gram(torch.cat([effects, identity(len(Phi), Phi).expand(*effects.shape[:-2], -1, -1)], -2))
 
 
 def _resample(

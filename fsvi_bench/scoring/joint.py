@@ -20,7 +20,7 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl
 from fsvi_bench.maths.linalg import identity, logdet_of_tril, solve_tril, tril_of_gram
 from fsvi_bench.maths.shapes import Features
-from fsvi_bench.maths.switched_joint import atom_log_density, log_density_ratio
+from fsvi_bench.maths.switched_joint import component_log_density, log_density_ratio
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
@@ -189,16 +189,14 @@ def _switched(
 ) -> Densities:
     """Log densities of dropout or spike-and-slab: logarithms of means of unbiased estimates by independent groups.
 
-    Where y is far from all atoms but a few, all groups can miss these. Then one of them, found by a search, has a
-    larger density than they say.
+    Where y is far from all but a few of the 2ᵏ Gaussians, all groups can miss these. Then one of them, found by a
+    search, has a larger density than they say.
     """
-    switches, unseen = q.switches(), 0.0
+    switches = q.switches()
     ratios = log_density_ratio(y, Phi, switches, noise_variance, generator, GROUPS, GROUP_SIZE)
     log_density = own.log_density(y) + ratios.logsumexp(-1) - math.log(GROUPS)
-    if not switches.scale.any():
-        atom = atom_log_density(y, Phi, switches, noise_variance)
-        unseen = float((atom - log_density).clamp(min=0.0).mean())
-    return Densities(log_density, ratios.var(-1) / (2 * GROUPS), unseen=unseen)
+    missing = (component_log_density(y, Phi, switches, noise_variance) - log_density).clamp(min=0.0)
+    return Densities(log_density, ratios.var(-1) / (2 * GROUPS), unseen=float(missing.mean()))
 
 
 def _estimate(

@@ -155,16 +155,18 @@ def test_samples_that_miss_a_few_targets_by_far_say_so(toy, scale):
     assert found.error == pytest.approx(found.value, rel=0.1)
 
 
-def test_dropout_whose_particles_all_miss_the_targets_says_so(toy):
+@pytest.mark.parametrize("kind", ["bernoulli", "spike-slab"])
+def test_dropout_whose_particles_all_miss_the_targets_says_so(toy, kind):
     """Eight weights in use, of which an exact posterior far wider than the noise is known only by its prior: most targets
-    are far from all 256 atoms, and all groups of particles choose the same wrong ones."""
+    are far from all 256 atoms (or narrow slabs), and all groups of particles choose the same wrong ones."""
     problem = with_noise(toy, 1e-4)
     Phi = torch.cat([normal(3, 10, 8), torch.zeros(10, 12).double()], 1)
     problem.__dict__["Phi_test"] = Phi
     wide = problem.truth.posterior._replace(mean=normal(1, 20))
     problem.__dict__["truth"] = problem.truth._replace(posterior=wide, covariance_tril=eye(20))
-    q = BernoulliDropoutPosterior(wide.mean, f64(0.5))
-    found = joint_predictive_kl(q, problem, "test", 10)
+    half, narrow = torch.full((20,), 0.5).double(), torch.full((20,), 1e-9).double()
+    dropout, slabs = BernoulliDropoutPosterior(wide.mean, f64(0.5)), SpikeSlabPosterior(half, wide.mean, narrow)
+    found = joint_predictive_kl(dropout if kind == "bernoulli" else slabs, problem, "test", 10)
     on = f64([*itertools.product([0.0, 1.0], repeat=8)])
     atoms = (on * wide.mean[:8]) @ Phi[:, :8].mT
     y = Phi @ wide.mean + normal(9, 4000, 20) @ Phi.mT + 0.01 * normal(8, 4000, 10)
