@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import Parameter, Signature, cleandoc
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -63,6 +64,15 @@ class _PlainHelp:
 
 class Command(_PlainHelp, TyperCommand):
     """A command of `fsvi-bench`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuses empty words, as of `--out "$UNSET"`: Python takes the empty path for the current folder."""
+        for before, word in pairwise(["", *args]):
+            flag, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+            if equals and not value:
+                name = flag if flag.startswith("--") else "an argument"
+                raise InputError(f"{name} is empty, expected a value; is a variable of the shell not set?")
+        return super().parse_args(ctx, args)
 
 
 class Group(_PlainHelp, TyperGroup):

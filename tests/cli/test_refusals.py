@@ -135,6 +135,19 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(refused, tmp_path, com
     assert re.search(r"Input|a valid|unable to parse", said) is None  # Pydantic's words
 
 
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["--dataset", "toy", "--out", ""]])
+def test_an_empty_option_is_not_the_current_folder(refused, words):
+    assert "--out is empty, expected a value; is a variable of the shell not set?" in refused("run", *words)
+
+
+def test_an_empty_argument_is_not_the_current_folder(refused):
+    assert "an argument is empty, expected a value" in refused("report", "")
+
+
+def test_an_empty_part_of_a_setting_is_not_an_empty_option(refused):
+    assert "is empty, expected a value" not in refused("run", "--set=lr=")
+
+
 def test_messages_are_changed_in_what_pydantic_demands_only():
     for said in ("unknown data set 'should be': expected one of yacht", "unknown method 'exact or expected y'"):
         assert plain_demands(said) == said
