@@ -411,7 +411,9 @@ def _card(name: str) -> str:
         scale = _shown(name)[0]
         outcomes = [verdict.outcome for verdict in _verdicts(name)[scale]]
         counts = [
-            f"{outcomes.count(each)} {each}" for each in ("held", "did not hold", "undecided") if each in outcomes
+            f"{outcomes.count(each)} {each}"
+            for each in ("held", "did not hold", "undecided", "not judged")
+            if each in outcomes
         ]
         found = ", ".join(counts) + (f" ({TITLES[scale]})" if scale != "paper" else "")
     command = _command(name, _shown(name)[0])

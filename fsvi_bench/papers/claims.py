@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -147,7 +148,8 @@ class Claim(Plain):
         If each case's claim is wrongly accepted with probability 2.5%, their conjunction is wrongly accepted with at
         most this probability (Berger 1982). One case that is wholly on the other side refutes the claim, however wide
         the intervals of others: by intervals of level 1 − 5%/n for n cases (Bonferroni), so that a true claim is
-        refuted with at most 2.5%.
+        refuted with at most 2.5%. The verdict shows the case's 95% interval, or the wider one if that one alone keeps
+        the claim undecided. A statistic that comes with its interval is judged by it, however many cases there are.
 
         Raises:
             ValueError: there are no cases.
@@ -158,15 +160,18 @@ class Claim(Plain):
         judged = {name: self._statistic(values) for name, values in cases.items()}
         ranks = {name: self._rank(statistic) for name, statistic in judged.items()}
         level = 1 - 0.05 / len(cases)
-        refuting = [name for name, values in cases.items() if self._refuted_by(self._statistic(values, level))]
+        wide = {name: self._statistic(values, level) for name, values in cases.items()}
+        refuting = [name for name, statistic in wide.items() if self._refuted_by(statistic)]
         unknown = [name for name, (known, _) in ranks.items() if not known]
         decisive = min(unknown or refuting or ranks, key=lambda name: ranks[name])
         others = list(ranks.values()).count(ranks[decisive]) - 1
         case = f"{decisive} and {others} more" if others else f"{decisive}"
         statistic = self.statistic if decisive == "" else f"{self.statistic} ({case})"
-        low, high = judged[decisive].low, judged[decisive].high
-        holds = low > self.threshold if self.side == "above" else high < self.threshold
-        return Verdict(**{**self.model_dump(), "statistic": statistic}, **judged[decisive]._asdict(), holds=bool(holds))
+        shown = judged[decisive]
+        if self._refuted_by(shown) and not refuting:
+            shown = wide[decisive]
+        holds = shown.low > self.threshold if self.side == "above" else shown.high < self.threshold
+        return Verdict(**{**self.model_dump(), "statistic": statistic}, **shown._asdict(), holds=bool(holds))
 
     def _refuted_by(self, case: Statistic) -> bool:
         return case.high < self.threshold if self.side == "above" else case.low > self.threshold
@@ -216,6 +221,9 @@ class Verdict(Claim):
 
     @property
     def outcome(self) -> str:
+        """`held`, `did not hold`, `undecided`, or `not judged` if there is no value."""
+        if math.isnan(self.value):
+            return "not judged"
         return "held" if self.holds else "undecided" if self.undecided else "did not hold"
 
 

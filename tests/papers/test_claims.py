@@ -53,7 +53,7 @@ def test_a_mean_with_infinite_values_is_a_limit(values, about, expected):
         ([INF] * 9 + [5.0] * 10 + [-5.0], "held"),
         ([INF, -INF, 1.0], "undecided"),
         ([3.0], "undecided"),
-        ([math.nan, 1.0, 1.0], "did not hold"),
+        ([math.nan, 1.0, 1.0], "not judged"),
     ],
 )
 def test_infinite_differences_outweigh_finite_ones_unless_all_agree(values, expected):
@@ -180,6 +180,27 @@ def test_a_case_that_refutes_outweighs_one_that_is_unsure():
     assert claim(interval="t").judge({"a": true, "b": true}).holds
 
 
+def test_the_least_favourable_case_does_not_refute_by_its_own_interval():
+    """It has the lowest end of all. Its interval at 1 − 5%/20 contains the threshold, and is the one that is shown."""
+    true, barely = [1.0, 1.1, 0.9], [-1.0, -0.9, -0.6]
+    assert claim(interval="t").judge({"barely": barely}).outcome == "did not hold"
+    verdict = claim(interval="t").judge({"barely": barely} | {f"true {n}": true for n in range(19)})
+    assert (verdict.statistic, verdict.outcome) == ("s (barely)", "undecided")
+    half = stats.t.ppf(1 - 0.05 / 20 / 2, 2) * stats.sem(barely)
+    mean = sum(barely) / 3
+    assert (verdict.low, verdict.high) == pytest.approx((mean - half, mean + half), rel=1e-12)
+    clearly = claim(interval="t").judge({"barely": [-1.0, -0.99, -0.98]} | {f"true {n}": true for n in range(19)})
+    assert clearly.outcome == "did not hold"
+
+
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_of_many_cases_true_claims_are_refuted_with_a_probability_of_two_and_a_half_per_cent(side):
+    """2,000 claims about ten cases whose means are on the threshold: at most 2.5%, and 3 standard errors."""
+    draws = np.random.default_rng(0).standard_normal((2000, 10, 10))
+    outcomes = [claim(side, interval="t").judge(dict(enumerate(cases))).outcome for cases in draws]
+    assert 0 < outcomes.count("did not hold") / 2000 < 0.025 + 3 * (0.025 * 0.975 / 2000) ** 0.5
+
+
 def test_of_a_magnitude_infinite_values_decide_whatever_their_sign():
     for sign in (1, -1):
         many = claim("below", 1.1, interval="t", geometric=True, magnitude=True)
@@ -199,7 +220,7 @@ def test_a_case_that_cannot_be_judged_decides(side):
     assert verdict.statistic == "s (b)"
     assert math.isnan(verdict.value)
     assert not verdict.holds
-    assert not verdict.undecided
+    assert verdict.outcome == "not judged"
     repeated = claim(side, interval="t").judge({"a": [1.0], "b": [1.0, math.nan], "c": [math.nan, 2.0]})
     assert repeated.statistic == "s (b and 1 more)"
     assert not repeated.holds
