@@ -23,6 +23,8 @@ from fsvi_bench.papers.parts import (
 )
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
+from fsvi_bench.papers.parts import as_row as as_row
+from fsvi_bench.papers.parts import joined as joined
 from fsvi_bench.papers.workspace import Scale as Scale
 from fsvi_bench.papers.workspace import Workspace, run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames

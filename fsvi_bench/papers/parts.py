@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,6 +108,16 @@ class ExperimentContext:
     def _path(self, function: Function, argument: Arguments) -> Path:
         plain = json.loads(to_json(argument, inf_nan_mode="strings"))
         return self.folder / f"{sha256_of_json([function.__qualname__, plain, _deciding(function)])[:24]}.json"
+
+
+def as_row(frames: Mapping[str, pd.DataFrame]) -> Row:
+    """A part's result if it has several rows in each of several frames."""
+    return {name: frame.to_dict("records") for name, frame in frames.items()}
+
+
+def joined(parts: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The frames of all parts whose results come from `as_row`."""
+    return {str(name): pd.DataFrame(chain.from_iterable(rows)) for name, rows in parts.items()}
 
 
 def _attempt(function: Function, argument: Arguments) -> Row | str:

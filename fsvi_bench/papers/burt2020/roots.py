@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import cast
 
 import pandas as pd
@@ -30,11 +32,14 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     random_rotation,
     spectral_rotations,
 )
-from fsvi_bench.papers.experiment import ExperimentContext, Frames
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row, as_row, joined
+from fsvi_bench.papers.problems import Source
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.running.runner import require_data
 from fsvi_bench.strict import Plain
-from fsvi_bench.tasks.official import official_splits, read_official
-from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench.tasks.official import Split, official_splits
+from fsvi_bench.tasks.task import Task
+from fsvi_bench.threads import use_one_thread
 
 OWN, ORDERS, SYMMETRIC, EIGENVECTORS, RANDOM = "own", "orders", "symmetric", "eigenvectors", "random"
 SPLIT = ["dataset", "split"]
@@ -48,24 +53,38 @@ class Settings(Plain):
     permutations: int = Field(ge=2)
     seed: int
 
+    @property
+    def chosen(self) -> list[Split]:
+        """The official tasks."""
+        return [(dataset, split) for dataset in self.datasets for split in official_splits(dataset)[: self.splits]]
+
+    def require_data(self, data_dir: Path | None) -> None:
+        """Raises InputError if raw data are not on this machine and cannot be downloaded."""
+        require_data(self.chosen, data_dir)
+
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The splits of the data sets with at least two official tasks; the others are listed."""
-    splits = {dataset: official_splits(dataset)[: settings.splits] for dataset in settings.datasets}
-    left_out = [dataset for dataset in splits if len(splits[dataset]) < 2]
+    counts = Counter(dataset for dataset, _ in settings.chosen)
+    left_out = [dataset for dataset in settings.datasets if counts[dataset] < 2]
     for dataset in left_out:
         context.note(f"{dataset} is left out: it has fewer than two official tasks")
-        del splits[dataset]
-    if not splits:
+    sources = [Source.of(*split, context.data_dir) for split in settings.chosen if split[0] not in left_out]
+    if not sources:
         raise InputError(f"none of {', '.join(left_out)} has two official tasks; name data sets with at least two")
-    tasks = (read_official(dataset, split).task for dataset in splits for split in splits[dataset])
-    found = [examine(bind_task(task, context.data_dir), settings) for task in tasks]
-    frames = {name: pd.concat([of_task[name] for of_task in found], ignore_index=True) for name in found[0]}
+    parts = context.table(examine_source, {"source": sources}, settings=settings)
+    frames = joined(parts.drop(columns="source"))
     frames |= judged(**frames)
     frames["floors"].attrs["left_out"] = (
         f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     )
     return frames
+
+
+def examine_source(source: Source, settings: Settings) -> Row:
+    """The rows of each frame of `examine`."""
+    use_one_thread()
+    return as_row(examine(source.load(), settings))
 
 
 def examine(problem: Task, settings: Settings) -> Frames:

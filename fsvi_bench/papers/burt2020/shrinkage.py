@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -33,11 +34,13 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import ExperimentContext, Frames, Rising
-from fsvi_bench.papers.problems import load_problem
+from fsvi_bench.papers.experiment import ExperimentContext, Frames, Rising, Row, as_row, joined
+from fsvi_bench.papers.problems import Source
+from fsvi_bench.running.runner import require_data
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
+from fsvi_bench.threads import use_one_thread
 
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
 CONTROL = "standard normal"
@@ -60,6 +63,10 @@ class Settings(Plain):
         if FBNN_SAMPLES not in S:
             raise ValueError(f"expected {FBNN_SAMPLES} to be one of them")
         return S
+
+    def require_data(self, data_dir: Path | None) -> None:
+        """Raises InputError if raw data are not on this machine and cannot be downloaded."""
+        require_data([(dataset, self.split) for dataset in self.datasets], data_dir)
 
 
 class Marginal(NamedTuple):
@@ -136,12 +143,22 @@ def descend(marginal: Marginal, streams: Streams, eigen_share: float, steps: Seq
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Results for the prior and the exact posterior of each data set, and for the standard normal."""
-    marginals: dict[str, list[Marginal]] = {}
-    for dataset in settings.datasets:
-        problem = load_problem(dataset, settings.split, context.data_dir)
-        marginals |= function_marginals(problem, settings)
+    sources = [Source.of(dataset, settings.split, context.data_dir) for dataset in settings.datasets]
+    functions = context.table(examine_source, {"source": sources}, settings=settings).drop(columns="source")
+    return judged(**joined(pd.concat([functions, context.table(examine_control, {}, settings=settings)])))
+
+
+def examine_source(source: Source, settings: Settings) -> Row:
+    """The rows of each frame of `examine`, for the prior and the exact posterior."""
+    use_one_thread()
+    return as_row(examine(function_marginals(source.load(), settings), settings))
+
+
+def examine_control(settings: Settings) -> Row:
+    """The same for the standard normal."""
+    use_one_thread()
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
-    return judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings))
+    return as_row(examine({CONTROL: [identity] * settings.seeds}, settings))
 
 
 def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
@@ -167,7 +184,7 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
     for name, of_seeds in marginals.items():
         common = min(len(marginal.s) for marginal in of_seeds)
         for seed, marginal in enumerate(of_seeds):
-            own: dict[str, Any] = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
+            own: dict[str, Any] = {"marginal": name, "k": len(marginal.W), "seed": seed}
             streams = Streams((derive_seed("burt2020-shrinkage", name, seed),))
             (w,) = streams.normal("function samples", settings.S[-1], len(marginal.W))
             for S in settings.S:
@@ -183,6 +200,9 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
 def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> Frames:
     """Frames for claims, by marginal and seed, and means over seeds."""
     run = ["marginal", "function", "seed"]
+    runs, directions, descent = (
+        frame.assign(function=frame["marginal"] != CONTROL) for frame in (runs, directions, descent)
+    )
     runs = runs.assign(rise=runs.groupby(run)["whitened"].diff())
     by_run = runs.groupby(run)
     descent = descent.assign(rise=descent.groupby(run)["kl"].diff())
