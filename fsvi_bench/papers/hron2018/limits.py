@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_to_precision
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.quasi_kl import (
@@ -87,10 +87,30 @@ def one_weight_minimiser(noise_variance: float) -> float:
 def equation_8_gap(limit_of_minimisers: float) -> float:
     """QKL at the limit of that example's minimisers, minus its infimum (θ → 0 with distinct atoms).
 
-    QKL is −log p(0) minus the atoms' entropy, of which log 2 is lost if they merge at 0; for any other limit the gap is
-    negligible.
+    QKL is minus the expected log density of the target, minus the atoms' entropy, of which log 2 is lost if they merge.
     """
-    return math.log(2) if limit_of_minimisers < 1e-2 else 0.0
+    merged = limit_of_minimisers < 1e-2
+    theta = torch.tensor([[0.0 if merged else limit_of_minimisers], [0.0]], dtype=torch.float64)
+    law = dropout(theta, torch.full_like(theta, 0.5), torch.zeros_like(theta), torch.ones_like(theta))
+    at_limit, infimum = law.quasi_kl().tolist()
+    return at_limit - infimum + math.log(2) * merged
+
+
+def convolved_kl(law: IndependentAtoms, noise_variance: float) -> Tensor:
+    """KL(Q * N(0, τI) ‖ P) of each case, with its shift, by the trapezoidal rule for each atom's Gaussian."""
+    sd, z = math.sqrt(noise_variance), torch.linspace(-12, 12, 2401, dtype=torch.float64)
+    w = law.locations[..., None] + sd * z
+    components = log_normal(w[..., None, :], law.locations[..., None, :, None], sd)
+    log_q = (law.probabilities.log()[..., None, :, None] + components).logsumexp(-2)
+    log_p = log_normal(w, law.mean_p[..., None, None], law.scale_p[..., None, None])
+    expected = torch.trapezoid((-0.5 * z.square()).exp() * (log_q - log_p), z) / math.sqrt(2 * math.pi)
+    return (law.probabilities * expected).sum((-2, -1))
+
+
+def log_normal(x: Tensor, mean: Tensor, sd: Tensor | float) -> Tensor:
+    """log N(x; mean, sd²)."""
+    z = (x - mean) / sd
+    return -0.5 * (z.square() + LOG_2PI) - torch.as_tensor(sd, dtype=x.dtype).log()
 
 
 # --- Theorem 5 --------------------------------------------------------------------------------------------------------
@@ -104,6 +124,13 @@ def random_subspaces(settings: Settings) -> dict[int, tuple[Tensor, Tensor, Tens
     mean_p, root = draw(SPACE), draw(SPACE, SPACE)
     precision_tril = torch.linalg.cholesky(root @ root.mT + torch.eye(SPACE, dtype=torch.float64))
     return {K: (-mean_p, factor, precision_tril) for K, factor in factors.items()}
+
+
+def noisy_kl(mean: Tensor, factor: Tensor, precision_tril: Tensor, noise_variance: float) -> Tensor:
+    """KL(N(mean, FFᵀ + τI) ‖ N(0, Λ⁻¹)) of dense Gaussians, with its shift."""
+    rows = math.sqrt(noise_variance) * torch.eye(SPACE, dtype=torch.float64)
+    tril = tril_of_gram(torch.cat([factor.mT, rows.expand(len(factor), -1, -1)], -2))
+    return gaussian_kl_to_precision(mean, tril, torch.zeros_like(mean), precision_tril).total
 
 
 def full_dimension_difference(mean: Tensor, factor: Tensor, precision_tril: Tensor) -> Tensor:
@@ -166,8 +193,13 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     minimisers["theta"] = minimisers["noise variance"].map(one_weight_minimiser)
     by_width = along.pivot(index=["degrees", "formula"], columns="width", values="left")[settings.line_cells]
     apart = atoms.centred_convolved_kl(settings.smallest_noise) - atoms.centred_discretised_kl(settings.smallest_cell)
+    kls = []
+    for K, law in subspaces.items():
+        kl, without = noisy_kl(*law, settings.smallest_noise), noisy_kl(*law, 0.0)
+        kls.append({"K": K, "smallest": float(kl.min()), "moved": float((kl - without).abs().max())})
     whole = {
         "ways_apart": float(apart.abs().max()),
+        "kl_of_atoms": float(convolved_kl(atoms, settings.smallest_noise).min()),
         "gradient": float(gradient_difference(theta, retain).abs().max()),
         "gap": equation_8_gap(one_weight_minimiser(settings.smallest_noise)),
         "full_dimension": float(full_dimension_difference(*subspaces[SPACE]).abs().max()),
@@ -179,6 +211,7 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
         "distances": distances,
         "largest": largest[largest["step"].isin(places)],
         "ends": largest[largest["step"] == places[-1]],
+        "kls": pd.DataFrame(kls),
         "lines": along,
         "lines by width": by_width.add_prefix("cell width ").reset_index(),
         "minimisers": minimisers,

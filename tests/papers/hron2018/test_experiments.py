@@ -16,6 +16,7 @@ from scipy.special import expit
 from fsvi_bench.papers.hron2018 import fig5, limits, moments
 from fsvi_bench.papers.hron2018.fig1_3 import GAUSSIAN, convergence, growth, likelihoods, neighbourhood, truncations
 from fsvi_bench.papers.hron2018.fig5 import BOUND, EVIDENCE
+from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_gaussian
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from tests import reference
 from tests.maths.draws import draw_pair, f64
@@ -261,9 +262,27 @@ def test_limit_of_dropout_by_enumeration_of_its_atoms():
 def test_a_minimiser_that_did_not_shrink_with_the_noise_would_be_found(monkeypatch):
     """So that the claim of equation 8 can fail."""
     law = lambda theta, *its: SimpleNamespace(centred_convolved_kl=lambda variance: (theta[:, 0] - 1.5) ** 2)  # noqa: E731
-    monkeypatch.setattr(limits, "dropout", law)
-    assert limits.one_weight_minimiser(1e-10) == pytest.approx(1.5)
-    assert limits.equation_8_gap(1.5) == 0
+    with monkeypatch.context() as planted:
+        planted.setattr(limits, "dropout", law)
+        assert limits.one_weight_minimiser(1e-10) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("theta", "gap"), [(1e-4, math.log(2)), (0.1, 0.0025), (1.5, 0.5625)])
+def test_the_gap_of_equation_8_is_a_quarter_of_the_square_unless_the_atoms_merge(theta, gap):
+    """QKL is log 2π/2 − log 2 + θ²/4 of atoms at 0 and θ, and log 2π/2 of one at 0."""
+    assert limits.equation_8_gap(theta) == pytest.approx(gap, rel=1e-12)
+
+
+def test_kls_with_their_shifts_are_the_centred_ones_and_the_shift():
+    """The closed forms without the shift, and quadrature or dense Gaussians with it, in 18 and 60 cases."""
+    settings, noise = settings_of("limits"), 1e-4
+    law, shift = limits.dropout(*limits.dropout_cases(settings)), -0.5 * math.log(2 * math.pi * math.e * noise)
+    centred = law.centred_convolved_kl(noise)
+    assert limits.convolved_kl(law, noise).numpy() == pytest.approx((centred + 2 * shift).numpy(), rel=1e-9)
+    for K, subspaces in limits.random_subspaces(settings).items():
+        centred = quasi_kl_gaussian(*subspaces, noise)
+        found = limits.noisy_kl(*subspaces, noise)
+        assert found.numpy() == pytest.approx((centred + (3 - K) * shift).numpy(), rel=1e-9)
 
 
 def test_one_weight_minimiser_against_integration():
