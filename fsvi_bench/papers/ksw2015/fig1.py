@@ -105,13 +105,13 @@ def findings(networks: pd.DataFrame) -> Frames:
     margins = mean.merge(mean, on="repeat", suffixes=("", "_of_other")).rename(columns={"variant_of_other": "other"})
     runs = networks.sort_values("width").groupby(["variant", "repeat"])
     fall = (runs["error"].first() - runs["error"].last()).unstack("variant")  # from the smallest width to the largest
-    gain = (fall["Gaussian A"] - fall["variational A"] + fall["Gaussian B"] - fall["variational B"]) / 2
+    gains = pd.DataFrame({kind: fall[f"Gaussian {kind}"] - fall[f"variational {kind}"] for kind in ("A", "B")})
     return {
         "networks": networks,
         "points": points(networks),
         "margins": margins.assign(margin=margins["error"] - margins["error_of_other"]),
         "ends": (runs["rate"].first() / runs["rate"].last()).reset_index(name="rate_ratio"),
-        "gains": gain.reset_index(name="gain"),
+        "gains": gains.reset_index().melt("repeat", var_name="type", value_name="gain"),
     }
 
 

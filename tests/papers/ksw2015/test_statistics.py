@@ -44,7 +44,7 @@ def test_test_errors_over_width():
             -1.0,  # 5 − 6
             -1.0,
             -1.0,
-            1.5,  # (3 + 1)/2 − (0 + 1)/2
+            0.0,  # of B, (7 − 5) − (6 − 4); 3 of A
             -1.0,  # 4 − 5, to variational A or B
             0.25,
             0.75,
