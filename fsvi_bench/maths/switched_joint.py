@@ -17,6 +17,7 @@ from fsvi_bench.maths.linalg import identity, logdet_of_tril, solve_tril, tril_o
 from fsvi_bench.maths.mixtures import SwitchedWeights
 
 FLIPS = 4  #: per weight, after which the search for a Gaussian ends
+PRODUCTS = 2**22  #: numbers in the matrices ΦᵀK⁻¹Φ that are in memory at once: 32 MB
 ENOUGH = 0.5  #: share of particles that must count; with fewer, a group is resampled
 
 
@@ -73,9 +74,17 @@ def component_log_density(
 ) -> Float[Tensor, " R"]:
     """A lower bound on log q(y): the density of y with one of the 2ᵏ Gaussians, the best that a search finds.
 
-    From the most likely Gaussian, the search flips for each y the weight that gains most, while one gains. K is the
-    covariance of the current Gaussian and r its residual, both in units of the noise.
+    From the most likely Gaussian, the search flips for each y the weight that gains most, while one gains. If slabs are
+    10³ times as wide as the noise or more, rounding can end it earlier.
     """
+    parts = y.split(max(1, PRODUCTS // Phi.shape[1] ** 2))  # type: ignore[no-untyped-call]
+    return torch.cat([_best_component(part, Phi, q, noise_variance) for part in parts])
+
+
+def _best_component(
+    y: Float[Tensor, "R t"], Phi: Float[Tensor, "t k"], q: SwitchedWeights, noise_variance: Float[Tensor, ""]
+) -> Float[Tensor, " R"]:
+    """K is the covariance of the current Gaussian and r its residual, both in units of the noise."""
     sigma = noise_variance.sqrt()
     Phi, y = Phi / sigma, y / sigma
     mean, slab, logit = q.mean, q.scale.square(), q.retain_probability.log() - q.drop_probability.log()
@@ -83,7 +92,10 @@ def component_log_density(
     tril = _tril(Phi, likely * q.scale)
     white = solve_tril(tril, Phi)
     slope = solve_tril(tril, (y - Phi @ (likely * mean)).mT).mT @ white
-    on, gram = likely.repeat(len(y), 1), (white.mT @ white).repeat(len(y), 1, 1)
+    on, gram = likely.repeat(len(y), 1), (white.mT @ white).expand(len(y), -1, -1)
+    slabs = bool(slab.any())
+    if slabs:  # each y has its own K
+        gram = gram.clone()
     for _ in range(FLIPS * len(mean)):
         # φᵀK⁻¹φ and φᵀK⁻¹r as they are with this weight off, and what it gains by being on.
         own = gram.diagonal(dim1=-2, dim2=-1)
@@ -100,9 +112,10 @@ def component_log_density(
         step, width, row = (sign * mean[by])[:, None], (sign * slab[by])[:, None], gram[moved, by]
         width = width / (1 + width * own[moved, by, None])
         slope[moved] -= (step + width * (slope[moved, by, None] - step * own[moved, by, None])) * row
-        gram[moved] -= width[..., None] * row[:, :, None] * row[:, None, :]
+        if slabs:
+            gram[moved] -= width[..., None] * row[:, :, None] * row[:, None, :]
         on[moved, by] = ~on[moved, by]
-    tril = _tril(Phi, on * q.scale)
+    tril = _tril(Phi, on * q.scale) if slabs else identity(len(Phi), Phi).expand(len(y), -1, -1)
     white = solve_tril(tril, (y - (on * mean) @ Phi.mT)[..., None])[..., 0]
     log_normal = -0.5 * (white.square().sum(-1) + logdet_of_tril(tril) + y.shape[1] * (noise_variance.log() + LOG_2PI))
     return log_normal + torch.where(on, q.retain_probability.log(), q.drop_probability.log()).sum(-1)

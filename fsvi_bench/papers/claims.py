@@ -222,7 +222,7 @@ class Verdict(Claim):
     @property
     def outcome(self) -> str:
         """`held`, `did not hold`, `undecided`, or `not judged` if there is no value."""
-        if math.isnan(self.value):
+        if any(map(math.isnan, (self.value, self.low, self.high))):
             return "not judged"
         return "held" if self.holds else "undecided" if self.undecided else "did not hold"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import cast
 
@@ -55,8 +54,9 @@ class Settings(Plain):
 
     @property
     def chosen(self) -> list[Split]:
-        """The official tasks."""
-        return [(dataset, split) for dataset in self.datasets for split in official_splits(dataset)[: self.splits]]
+        """The official tasks of the data sets that have at least two."""
+        splits = {dataset: official_splits(dataset)[: self.splits] for dataset in self.datasets}
+        return [(dataset, split) for dataset, its in splits.items() if len(its) > 1 for split in its]
 
     def require_data(self, data_dir: Path | None) -> None:
         """Raises InputError if raw data are not on this machine and cannot be downloaded."""
@@ -65,11 +65,10 @@ class Settings(Plain):
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """The splits of the data sets with at least two official tasks; the others are listed."""
-    counts = Counter(dataset for dataset, _ in settings.chosen)
-    left_out = [dataset for dataset in settings.datasets if counts[dataset] < 2]
+    sources = [Source.of(*split, context.data_dir) for split in settings.chosen]
+    left_out = [dataset for dataset in settings.datasets if dataset not in {source.dataset for source in sources}]
     for dataset in left_out:
         context.note(f"{dataset} is left out: it has fewer than two official tasks")
-    sources = [Source.of(*split, context.data_dir) for split in settings.chosen if split[0] not in left_out]
     if not sources:
         raise InputError(f"none of {', '.join(left_out)} has two official tasks; name data sets with at least two")
     parts = context.table(examine_source, {"source": sources}, settings=settings)

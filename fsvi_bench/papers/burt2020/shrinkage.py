@@ -143,7 +143,7 @@ def descend(marginal: Marginal, streams: Streams, eigen_share: float, steps: Seq
 
 def investigate(settings: Settings, context: ExperimentContext) -> Frames:
     """Results for the prior and the exact posterior of each data set, and for the standard normal."""
-    sources = [Source.of(dataset, settings.split, context.data_dir) for dataset in settings.datasets]
+    sources = [Source.of(dataset, settings.split, context.data_dir) for dataset in dict.fromkeys(settings.datasets)]
     functions = context.table(examine_source, {"source": sources}, settings=settings).drop(columns="source")
     return judged(**joined(pd.concat([functions, context.table(examine_control, {}, settings=settings)])))
 
