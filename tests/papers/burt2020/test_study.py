@@ -118,10 +118,10 @@ def test_results_are_medians_and_means_of_the_tables_cells():
 
 
 def test_medians_count_what_diverged_as_infinite_and_rounding_as_nothing():
-    tables = changed(lambda c: line("ssge", "ffg", "power")(c) & (c["split"] > 0), status="diverged", kl=np.nan)
-    tables = changed(line("exact", "ffg", "power"), tables, kl=-3e-15)
+    tables = changed(lambda c: line("ssge", "ffg", "naval")(c) & (c["split"] > 0), status="diverged", kl=np.nan)
+    tables = changed(line("exact", "ffg", "naval"), tables, kl=-3e-15)
     overview = pivot(tables, "overview")
-    assert (overview.loc["SSGE ffg", "power"], overview.loc["EXACT ffg", "power"]) == ("∞", "0")
+    assert (overview.loc["SSGE ffg", "naval"], overview.loc["EXACT ffg", "naval"]) == ("∞", "0")
 
 
 def test_optima_are_medians_of_the_splits_where_they_are_known():
@@ -171,7 +171,7 @@ def outcomes(*args):
     return {place: row.outcome for place, row in judged(*args).items()}
 
 
-PLACES = [("boston", 0.0), ("boston", 1e-6), ("power", 0.0)]
+PLACES = [("boston", 0.0), ("boston", 1e-6), ("naval", 0.0)]
 SSGE_LAST = "log KL: ssge full - rand-a full"
 
 
@@ -184,22 +184,22 @@ def test_claims_are_judged_by_paired_differences_with_the_corrected_interval():
     excess = judged(whole(), "training log likelihood above exact's: ssge ffg")["boston", 0.0]
     assert (excess.value, excess.low, excess.high) == corrected_interval([5.0, 6.0, 7.0], 1 / 9)
     assert excess.agreeing == 3
-    on_power = claim(SSGE_LAST).model_copy(update={"datasets": ("power",)})
-    assert judge_study(whole().cells, [on_power])["dataset"].tolist() == ["power"]
+    on_naval = claim(SSGE_LAST).model_copy(update={"datasets": ("naval",)})
+    assert judge_study(whole().cells, [on_naval])["dataset"].tolist() == ["naval"]
 
 
 def test_no_verdict_is_based_on_surviving_splits_only():
     """What is missing leaves a claim open; what diverged is infinitely far, or tells nothing."""
     found = judged(with_holes(), SSGE_LAST)
-    power, boston = found["power", 0.0], found["boston", 0.0]
-    assert (power.splits, power.planned, power.outcome) == (1, 3, "incomplete")
-    assert math.isnan(power.value)
+    naval, boston = found["naval", 0.0], found["boston", 0.0]
+    assert (naval.splits, naval.planned, naval.outcome) == (1, 3, "incomplete")
+    assert math.isnan(naval.value)
     assert (boston.splits, boston.agreeing, boston.outcome) == (3, 3, "held")  # one of three is infinite
     assert (boston.value, boston.low, boston.high) == (math.inf, math.inf, math.inf)
     assert outcomes(with_holes(), "training log likelihood above exact's: ssge full")["boston", 0.0] == "not judged"
     table = verdict_table(judge_study(with_holes().cells, CLAIMS)).set_index("claim")
     ends = next(says for says in table.index if "SSGE ends" in says and "(full)" in says)
-    assert table.loc[ends, "incomplete"] == "power 1/1 of 3"
+    assert table.loc[ends, "incomplete"] == "naval 1/1 of 3"
 
 
 def test_a_diverged_cell_outweighs_the_others_however_they_stand():

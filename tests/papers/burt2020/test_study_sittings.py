@@ -41,15 +41,15 @@ def same(one, other):
 
 def test_two_halves_are_the_whole():
     boston = half(on_boston, curves_of("boston"))
-    power = half(lambda place: not on_boston(place), curves_of("power"))
-    for both in (continued(boston, power), continued(power, boston)):
+    naval = half(lambda place: not on_boston(place), curves_of("naval"))
+    for both in (continued(boston, naval), continued(naval, boston)):
         assert same(both.cells, whole().cells)
         assert same(both.curves, whole().curves)
 
 
 def test_what_was_found_here_outweighs_an_earlier_line():
     both = continued(half(on_boston, kl=5.0), half(lambda place: True, kl=7.0))
-    assert {*zip(both.cells["dataset"], both.cells["kl"], strict=True)} == {("boston", 5.0), ("power", 7.0)}
+    assert {*zip(both.cells["dataset"], both.cells["kl"], strict=True)} == {("boston", 5.0), ("naval", 7.0)}
 
 
 def test_a_diverged_cell_is_not_replaced_by_an_earlier_line():
@@ -60,11 +60,11 @@ def test_a_diverged_cell_is_not_replaced_by_an_earlier_line():
 @pytest.mark.parametrize("change", [{"max_steps": 7}, {"M": 81}, {"kl_jitter": 0.5}, {"seed": 1}])
 def test_lines_of_other_settings_are_not_the_plans(change):
     of_rand_a = [
-        place for place in PLACES if (place.dataset, place.method, place.family) == ("power", "rand-a", "full")
+        place for place in PLACES if (place.dataset, place.method, place.family) == ("naval", "rand-a", "full")
     ]
     found = Tables(frame([without(place, "missing") for place in of_rand_a]), NO_CURVES)
     strange = frame([cell(place, **change) for place in of_rand_a])
-    earlier = Tables(strange, curve("power", "rand-a", "full", 80, (9, 8, 7, 6)))
+    earlier = Tables(strange, curve("naval", "rand-a", "full", 80, (9, 8, 7, 6)))
     both = continued(found, earlier)
     assert same(both.cells, found.cells)
     assert both.curves.empty
@@ -118,7 +118,7 @@ def test_a_sitting_keeps_the_lines_of_the_tables_that_lie_there(tmp_path, sittin
     ("damage", "said"),
     [
         (lambda text: text[:-40], r"scores\.csv\.gz is not a study's table"),
-        (lambda text: text + text.splitlines(keepends=True)[-1], "power split 2 ssge twice"),
+        (lambda text: text + text.splitlines(keepends=True)[-1], "naval split 2 ssge twice"),
         (lambda text: text.replace(",000000000000,", ",0123456789ab,"), "two tasks for boston split 0"),
     ],
 )
