@@ -66,7 +66,7 @@ class Command(_PlainHelp, TyperCommand):
     """A command of `fsvi-bench`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuses empty words, as of `--out "$UNSET"`: Python takes the empty path for the current folder."""
+        """Refuses empty values, such as that of `--out "$UNSET"`: Python takes an empty path for the current folder."""
         for before, word in pairwise(["", *args]):
             flag, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
             if equals and not value:
