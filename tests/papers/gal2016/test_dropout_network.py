@@ -256,7 +256,7 @@ def test_the_heteroscedastic_loss_is_that_of_torch():
 def test_uncertainties():
     """Two repeats, alike, so that intervals are points; epistemic ranks 1, 3, 2 of N ranks 3, 1, 2 make ρ −1."""
     by_N = {
-        10: (2.0, 0.5, [0.01, 0.45, 0.5]),
+        10: (2.0, 0.5, [0.01, 0.42, 0.55]),
         200: (0.6, 0.8, [0.04, 0.3, 0.35]),
         1000: (0.5, 1.2, [0.02, 0.15, 0.2]),
     }
@@ -275,8 +275,8 @@ def test_uncertainties():
             0.2,
             -0.3,
             0.3 / 1.15,  # √(0.36 + 0.64) = 1 and √(0.25 + 1.44) = 1.3; N = 10 is more than a decade below
-            0.45,
-            -0.3,
+            0.08,  # 0.42 is further from 0.5 than 0.55 is
+            -0.27,
             0.15,
             0.2,
             0.04,
