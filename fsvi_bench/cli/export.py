@@ -13,6 +13,4 @@ def export(options: Export) -> None:
     for path, rows in write_tables(archive, options.out or options.folder / "export"):
         print(f"{path}: {rows} rows")
     if archive.stale:
-        stderr.print(
-            f"{archive.stale} stale records are left out: they belong to other code, kernels, settings or tasks"
-        )
+        stderr.print(f"{archive.stale} stale records are left out: they belong to other code, kernels or tasks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.console import show
@@ -15,6 +17,16 @@ COLUMNS = ("ok", "diverged", "failed", "missing")
 def status(options: commands.Status) -> None:
     store = Store(options.folder)
     show_status(store.count(store.wanted), store.stale, options.as_json)
+    if not options.as_json and (mixed := _mixed(store)):
+        print(
+            f"{', '.join(mixed)}: cells of several versions of the code or kernels; rerun their commands to mend this"
+        )
+
+
+def _mixed(store: Store) -> list[str]:
+    """The methods whose cells are of different versions of their code or of kernels."""
+    versions = {(each.method, each.code_sha256) for each in store.wanted if store.plans}
+    return sorted(method for method, count in Counter(method for method, _ in versions).items() if count > 1)
 
 
 def show_status(counts: Counts, stale: int, as_json: bool) -> None:
@@ -38,4 +50,4 @@ def show_status(counts: Counts, stale: int, as_json: bool) -> None:
     share = f"{100 * done / planned:.0f}%" if planned else "nothing is planned"
     print(f"{done} of {planned} cells done ({share}), {total['ok']} ok")
     if stale:
-        print(f"{stale} stale records are not counted: they belong to other code, kernels, settings or tasks")
+        print(f"{stale} stale records are not counted: they belong to other code, kernels or tasks")

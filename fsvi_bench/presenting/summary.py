@@ -39,7 +39,7 @@ EXACT_DRAWS = "exact draws"  #: the row of the floors
 ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
 LONGEST_WORD = 20  #: of a name in tables on terminals, where longer ones continue on the next line
 CELL = ["dataset", "split", "method", "family", "seed"]
-FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
+FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "code_sha256", "seconds"]
 STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*Spread._fields, "standard_error"]
 UNLIMITED = 10_000  #: characters
@@ -106,7 +106,8 @@ def cells_of(records: Sequence[Record]) -> pd.DataFrame:
     """The frame of records with all scores of a summary; `words` has the settings in which a method's rows differ.
 
     Raises:
-        InputError: the results of a cell are from two tasks or two versions of the code, which are never mixed.
+        InputError: there are two tasks of one split, or two results of one cell. Rows may have cells of different
+            `code_sha256`; reports and `status` say so.
     """
     frame = frame_of(records)
     for (dataset, split), tasks in frame.groupby(["dataset", "split"])["task_sha256"]:
@@ -143,7 +144,7 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     """Summaries over splits, by data set in the cells' order; one row per line of a table and score in `SCORES`.
 
     `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, `splits` is the number of
-    splits with scores, and `judged` that of splits that finished or diverged. Seeds are averaged within a split
+    splits with scores, and `judged` has the splits that finished or diverged. Seeds are averaged within a split
     first, so that all splits have equal weight. Mean and standard error are over the splits with scores; since these
     overlap, the error understates the variation on new data. In medians, quartiles and the range, the KL of a split
     that diverged is infinite, and so is any other distance. All are missing if no cell finished or a finished cell
@@ -162,7 +163,7 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means), "repeats_kl": False}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
-    row["judged"] = len({*means.index, *lost})
+    row["judged"] = frozenset({*means.index, *lost})
     kl = math.nan
     for score in scores:
         line = row | {"score": score}

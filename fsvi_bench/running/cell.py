@@ -136,12 +136,21 @@ class PlannedTask(Plain):
     split: int
     task_sha256: str | None = None
     reference_sha256: str | None = None
+    N: int | None = None  #: number of training rows; unknown on networks and in older plans
+    N_test: int | None = None
     refused: str | None = None
 
     @property
     def place(self) -> tuple[str, int]:
         """Data set and split."""
         return self.dataset, self.split
+
+
+def _facts(task: FrozenTask | CertifiedNetwork) -> dict[str, Any]:
+    """What a plan says about a task."""
+    rows = {"N": getattr(task, "train_index", ()), "N_test": getattr(task, "test_index", ())}
+    sizes = {name: len(index) or None for name, index in rows.items()}
+    return {"task_sha256": task.sha256, "reference_sha256": getattr(task, "reference_sha256", None), **sizes}
 
 
 class Variant(Plain):
@@ -197,10 +206,7 @@ class Plan(Plain):
     ) -> Plan:
         """The plan with its tasks, or with the reasons why they were refused."""
         now = datetime.now(UTC)
-        known = {
-            task.place: {"task_sha256": task.sha256, "reference_sha256": getattr(task, "reference_sha256", None)}
-            for task in tasks
-        }
+        known = {task.place: _facts(task) for task in tasks}
         bound = tuple(
             PlannedTask(
                 dataset=task.dataset, split=task.split, refused=refusals.get(task.place), **known.get(task.place, {})

@@ -225,7 +225,7 @@ class Store:
 
     @cached_property
     def stale(self) -> int:
-        """Number of records that belong to no plan: they are of other code, kernels, settings or tasks."""
+        """Number of records in no plan: their cells were planned again with other code, kernels or tasks."""
         known = {self.root / each.folder for each in self.wanted} if self.plans else set()
         return sum(path.parent not in known for path in self.paths if self.plans)
 

@@ -36,8 +36,9 @@ def test_a_row_per_cell(folder, diabetes):
         ("exact", "full"): 2, ("exact", "ffg"): 2, ("rand-a", "full"): 4, ("rand-a", "ffg"): 4,
         ("bernoulli-dropout", "bernoulli"): 2,
     }  # fmt: skip
-    assert list(frame.columns[:10]) == [
-        "dataset", "split", "method", "family", "seed", "settings", "status", "reason", "task_sha256", "seconds",
+    assert list(frame.columns[:11]) == [
+        "dataset", "split", "method", "family", "seed", "settings", "status", "reason", "task_sha256", "code_sha256",
+        "seconds",
     ]  # fmt: skip
     assert set(frame.status) == {"ok"}
     assert (frame[frame.method == "rand-a"]["settings.max_steps"] == 5).all()

@@ -27,6 +27,20 @@ def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
     assert {(group["method"], group["family"]) for group in told["groups"]} == {("exact", "full"), ("exact", "ffg")}
 
 
+def test_status_names_methods_with_cells_of_several_versions(cli, tmp_path, monkeypatch):
+    assert cli(*TOY, "--out", tmp_path)[0] == 0
+    for module in ("plan", "job"):
+        monkeypatch.setattr(f"fsvi_bench.running.{module}.decisive_sha256", lambda sha256: "f" * 64)
+    assert cli(*TOY[:3], "--splits", "0", *TOY[5:], "--workers", 1, "--out", tmp_path)[0] == 0
+    said = "exact: cells of several versions of the code or kernels"
+    text = cli("status", tmp_path)[1]
+    assert "4 of 4 cells done (100%), 4 ok" in text
+    assert "2 stale records are not counted: they belong to other code, kernels or tasks" in text
+    assert said in text
+    assert cli(*TOY, "--workers", 1, "--out", tmp_path)[0] == 0
+    assert said not in cli("status", tmp_path)[1]
+
+
 def test_a_dry_run_writes_nothing(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
     more = ("--seeds", "0-4", "--method", "mean-field-vi")

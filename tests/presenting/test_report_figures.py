@@ -150,6 +150,24 @@ def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
         assert {(places[-1], 1.5), (places[-1], 6.0)} <= band  # quartiles of 1, 2, 10
 
 
+def test_curves_count_what_diverged_as_infinite():
+    """Two of four cells diverge after the second step: no median from there on. What failed does not count."""
+    status = ["ok", "ok", "diverged", "diverged", "failed"]
+    records = [record("rand-a", split, 1.0 if each == "ok" else None, status=each) for split, each in enumerate(status)]
+    ends = {"ok": 1.0, "diverged": math.nan, "failed": math.nan}
+    traces = {each.cell: curve([90.0, 70.0, 60.0, ends[each.status]]) for each in records}
+    study = study_of(records, traces)
+    left, _ = draw_curves(study, "boston", curves_of(study, "boston")).axes
+    assert left.lines[0].get_xydata().tolist() == [[1.0, 70.0], [2.0, 60.0]]
+    one = study_of(
+        records[1:4],
+        {records[1].cell: traces[records[1].cell]}
+        | dict.fromkeys([r.cell for r in records[2:4]], curve([90.0, math.nan])),
+    )
+    assert curves_of(one, "boston").empty
+    assert curves_of(study_of(records, {}), "boston").empty
+
+
 def test_an_infinite_kl_is_replaced_by_that_of_the_moments_and_marked():
     records = [record("concrete-dropout", 0, math.inf, family="bernoulli")]
     study = study_of(records, {records[0].cell: curve([math.inf] * 3)})

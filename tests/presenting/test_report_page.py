@@ -108,6 +108,13 @@ def test_a_method_that_failed_somewhere_is_not_the_closest():
     assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["rand-a"]
 
 
+def test_methods_on_different_splits_have_no_closest_one():
+    """As many splits each, and none in common."""
+    elsewhere = [record("ssge", split, 1e-3) for split in range(len(CLOSE), 2 * len(CLOSE))]
+    lines = summary_of(cells_of([*cells("rand-a", CLOSE), *elsewhere]))
+    assert closest(lines.assign(entry=lines["method"])) == {}
+
+
 @pytest.mark.parametrize("more", [True, False])
 def test_settings_that_labels_leave_out_are_in_the_tables_and_the_page_says_so(tmp_path, more):
     settings = [{"lr": lr} | ({"S": int(10 * lr)} if more else {}) for lr in (0.1, 0.2)]

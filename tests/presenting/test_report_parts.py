@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy.stats import t as student_t
 
 from fsvi_bench.cli.app import app
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
+from fsvi_bench.presenting.report.comparison import compared, held_out_ratio, rankings, supported_best
 from fsvi_bench.presenting.report.sections import (
     commands,
     counts,
@@ -20,10 +21,13 @@ from fsvi_bench.presenting.report.sections import (
     origin,
     sections,
 )
+from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.running.cell import PlannedTask
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.statistics.all_pairs import pairwise_p_values
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
+from fsvi_bench.statistics.resampled_t import corrected_interval
 from fsvi_bench.tasks.official import read_official
 from tests.presenting.studies import cells, record, study_of
 
@@ -46,10 +50,36 @@ def p_value(a, b, ratio=51 / 455):
 
 
 def test_ratios_are_those_of_the_splits():
-    assert held_out_ratio("boston") == 51 / 455
-    assert held_out_ratio("toy") == 0  # each split is a draw of its own: nothing overlaps
-    assert held_out_ratio("airfoil") == 1 / 9  # ten folds
-    assert held_out_ratio("somebody's") == 1 / 9
+    """Those of the plan; without one, of the card, or of 90/10 splits."""
+    no_plan = study_of([record("rand-a", 0, 1.0)])
+    assert held_out_ratio(no_plan, "boston") == 51 / 455
+    assert held_out_ratio(no_plan, "toy") == 0  # each split is a draw of its own: nothing overlaps
+    assert held_out_ratio(no_plan, "airfoil") == 1 / 9  # ten folds
+    assert held_out_ratio(no_plan, "somebody's") == 1 / 9
+    tasks = [
+        PlannedTask(dataset=dataset, split=split, N=N, N_test=N_test)
+        for dataset, split, N, N_test in [
+            ("somebody's", 0, 60, 60), ("somebody's", 1, 90, 30), ("else", 0, 100, 300), ("toy", 0, 75, 75),
+        ]
+    ]  # fmt: skip
+    of_networks = [PlannedTask(dataset="yacht", split=0)]
+    planned = study_of(no_plan.archive.records, plans=[SimpleNamespace(tasks=part) for part in (tasks, of_networks)])
+    assert [held_out_ratio(planned, name) for name in ("somebody's", "else", "toy")] == [1, 3, 0]
+    assert held_out_ratio(planned, "yacht") == 31 / 277
+
+
+def test_intervals_and_tests_take_the_plans_ratio():
+    """Half of the rows are held out: the interval is wider than that of 90/10 splits, and the same p-value is larger."""
+    b = A + 0.5 + 0.4 * NOISE[1]
+    assert p_value(A, b) < 0.05 < p_value(A, b, 1.0)
+    records = [*cells("rand-a", A), *cells("ssge", b)]
+    half = [SimpleNamespace(tasks=[PlannedTask(dataset="boston", split=0, N=253, N_test=253)])]
+    assert best(*records) == "rand-a full"
+    planned = study_of(records, plans=half)
+    assert supported_best(planned, "boston", "full", "kl") is None
+    _, low, high = corrected_interval(A, 1.0)
+    summary = compared(planned).set_index("score").loc["kl"]
+    assert summary["interval"].iloc[0].endswith(f"{in_words(low)} to {in_words(high)}")
 
 
 def test_holm_decides_with_the_number_of_rivals():
@@ -230,6 +260,8 @@ def test_the_others_are_compared_with_the_best_mean_rank():
     # With the last sign flipped, fixed-a's t against rand-a is larger than ssge's.
     assert p[2] == 4 / 2**6 < p[1]
     assert [s.outranked_by for s in standings] == [[], [], []]
+    scores["fixed-a"][0] = rand_a[0]
+    assert standings_of(scored(scores))[1].against_first[:3] == (1, 4, 1)
 
 
 @pytest.mark.parametrize(("datasets", "outranked"), [(5, [None, None]), (6, [[], ["rand-a"]])])

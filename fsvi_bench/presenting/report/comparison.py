@@ -26,7 +26,7 @@ from fsvi_bench.statistics.resampled_t import (
     least_p_value,
     paired_differences,
 )
-from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import standard_splits
 
 LEVEL = 0.05  #: family-wise error rate of "best"
@@ -37,15 +37,18 @@ RANKED = {
 }
 
 
-def held_out_ratio(dataset: str) -> float:
-    """n_test/n_train of a data set's splits; 0 if splits are independent draws, as for the toy problem."""
-    try:
-        card = load_card(dataset)
-    except InputError:  # from a task file of another data set
-        return USUAL_RATIO
-    if card.source.kind == "toy":
+def held_out_ratio(study: Study, dataset: str) -> float:
+    """n_test/n_train of a data set's splits, the largest; 0 if splits are independent draws, as for the toy problem.
+
+    Plans lack these numbers on networks and in earlier versions; the ratio is then the card's, or that of 90/10 splits.
+    """
+    card = load_card(dataset) if dataset in card_names() else None
+    if card is not None and card.source.kind == "toy":
         return 0.0
-    if card.splits.test_masks is not None:  # ten folds; the file may be absent
+    planned = [task for plan in study.archive.plans for task in plan.tasks if task.dataset == dataset]
+    if ratios := [task.N_test / task.N for task in planned if task.N is not None and task.N_test is not None]:
+        return max(ratios)
+    if card is None or card.splits.test_masks is not None:  # the file of its ten folds may be absent
         return USUAL_RATIO
     train, test = next(standard_splits(card.n, 1))
     return len(test) / len(train)
@@ -58,10 +61,12 @@ def compared(study: Study) -> pd.DataFrame:
     places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
     best = places.transform(lambda entries: supported_best(study, *entries.name))
     best = best.where(~lines["score"].str.startswith("variance_ranks"))  # of which higher is better
-    return lines.assign(interval=[_interval(study, line) for _, line in lines.iterrows()], best=lines["entry"] == best)
+    ratios = {dataset: held_out_ratio(study, dataset) for dataset in study.datasets}
+    intervals = [_interval(study, line, ratios[line["dataset"]]) for _, line in lines.iterrows()]
+    return lines.assign(interval=intervals, best=lines["entry"] == best)
 
 
-def _interval(study: Study, line: pd.Series) -> str:
+def _interval(study: Study, line: pd.Series, ratio: float) -> str:
     """The mean ± its standard error over the splits that finished, and Nadeau and Bengio's interval.
 
     There is no interval if a seed of such a split is missing, and no text for a single split.
@@ -71,7 +76,7 @@ def _interval(study: Study, line: pd.Series) -> str:
     mean, values = format_mean(line), study.splits.loc[(line["dataset"], line["entry"]), line["score"]].dropna()
     if len(values) < line["splits"]:
         return mean
-    _, low, high = corrected_interval(values, held_out_ratio(line["dataset"]))
+    _, low, high = corrected_interval(values, ratio)
     return mean if low is None or high is None else f"{mean}\n{_end(low)} to {_end(high)}"
 
 
@@ -92,7 +97,7 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
     if by_split.shape[1] < 2 or means.empty:
         return None
     best: Any = means.idxmin()
-    ratio = held_out_ratio(dataset)
+    ratio = held_out_ratio(study, dataset)
     p_values = [_p_better(by_split[[best, rival]].dropna(), ratio) for rival in by_split if rival != best]
     return best if holm(p_values).max() <= LEVEL else None
 

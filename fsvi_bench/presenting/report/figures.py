@@ -109,16 +109,17 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     """The KL of each entry with traces, at places greater than 0; that of q's moments if the KL of q is infinite.
 
-    An entry without measurement points is shown in the panels of all M.
+    Cells that diverged count as infinite from there on. An entry without measurement points is shown in the panels of
+    all M.
     """
-    cells = study.finished[study.finished["dataset"] == dataset]
+    cells = study.cells[(study.cells["dataset"] == dataset) & (study.cells["status"] != "failed")]
     by_entry: Any = cells.groupby("entry")["cell"]
     traces = {entry: [t for key in keys if (t := study.of_cells.get(key)) and t.points] for entry, keys in by_entry}
     courses = [_course(entry, own) for entry, own in traces.items() if own]
-    if not courses:
-        return pd.DataFrame()
-    curves = pd.concat(courses)
+    curves = pd.concat([pd.DataFrame({"median": []}), *courses])
     curves = curves[np.isfinite(curves["median"])]
+    if curves.empty:
+        return curves
     shown = ["lower_quartile", "median", "upper_quartile"]
     curves[shown] = curves[shown].clip(ROUNDING, 1.5 * curves["median"].max())  # bands may be far wider
     turns = curves.groupby("method")["name"].transform(lambda names: pd.factorize(names)[0])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fsvi_bench.errors import InputError
@@ -111,8 +112,10 @@ def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     """
     lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
     groups = lines.groupby(["dataset", "family"])
-    lines = lines.assign(rivals=groups["entry"].transform("count") - 1, most=groups["judged"].transform("max"))
-    first = lines[lines["judged"] == lines["most"]]
+    lines = lines.assign(rivals=groups["entry"].transform("count") - 1)
+    every = {place: frozenset().union(*own["judged"]) for place, own in groups}
+    whole = [line.judged == every[line.dataset, line.family] for line in lines.itertuples()]
+    first = lines[np.array(whole, dtype=bool)]
     first = first.sort_values(["median", "entry"]).drop_duplicates(["dataset", "family"])
     first = first[first["median"].map(math.isfinite)]
     texts = [format_spread(line) for _, line in first.iterrows()]

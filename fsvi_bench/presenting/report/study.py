@@ -102,14 +102,13 @@ def read_study(root: Path) -> Study:
     archive = Store(root)
     if not archive.records:
         raise InputError(f"{root} has a plan but no records yet; let `fsvi-bench run` finish some cells first")
-    # Traces of failed cells are not results.
-    return make_study(archive, load_traces((record for record in archive.records if record.status == "ok"), root))
+    # Traces of failed cells are not results; those of diverged ones tell when.
+    return make_study(archive, load_traces((record for record in archive.records if record.status != "failed"), root))
 
 
 def make_study(archive: Store, traces: Mapping[str, Trace]) -> Study:
     """Groups records into entries, and gives each entry a short name."""
-    own = {name: [getattr(record, name) for record in archive.records] for name in ("cell", "code_sha256")}
-    cells = cells_of(archive.records).assign(**own)
+    cells = cells_of(archive.records).assign(cell=[record.cell for record in archive.records])
     entries = _entries(cells)
     cells, summary = (frame.merge(entries, how="left") for frame in (cells, summary_of(cells)))
     return Study(archive, cells, summary, traces)
