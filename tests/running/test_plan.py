@@ -239,19 +239,18 @@ def settings_of(dataset, method="rand-a", **request):
 
 
 def test_a_study_has_sub_grids_on_some_of_its_data_sets():
-    """M = 80 on all eight, the other sizes on seven, jitter on three: 20 splits, five methods, two families."""
+    """Four sizes on all eight, jitter on three at M = 80; EXACT has no A: 20 splits, four other methods, two families."""
     cells = cells_of()
-    assert len(cells) == len({repr(cell) for cell in cells}) == 20 * (8 * 10 + 7 * 3 * 8 + 3 * 8)
+    assert len(cells) == len({repr(cell) for cell in cells}) == 20 * (8 * (2 + 4 * 8) + 3 * 8)
     assert settings_of("boston") == {(20, 0), (40, 0), (80, 0), (160, 0), (80, 1e-6)}
     assert settings_of("wine") == {(20, 0), (40, 0), (80, 0), (160, 0)}
-    assert settings_of("naval") == {(80, 0)}
     assert sum(cell[2] == "exact" for cell in cells) == 20 * 8 * 2
 
 
 def test_what_the_command_line_gives_takes_the_place_of_sub_grids_too():
     assert settings_of("boston", options={"kl_jitter": 0}) == {(20, 0), (40, 0), (80, 0), (160, 0)}
     assert settings_of("boston", measurement_points=[30]) == {(30, 0), (30, 1e-6)}
-    assert settings_of("diabetes", datasets=["diabetes"]) == {(80, 0)}
+    assert settings_of("diabetes", datasets=["diabetes"]) == {(20, 0), (40, 0), (80, 0), (160, 0)}
     assert all(v.datasets is None for v in make_plan(Request(protocol="burt2020", datasets=["naval"])).variants)
 
 
@@ -274,12 +273,12 @@ def test_a_plans_file_keeps_which_variants_are_for_which_data_sets():
     tasks = [read_official("boston", 0).task]
     tasks.append(replace(tasks[0], dataset="naval"))
     kept = plan.bind(tasks, {}, "cpu")
-    assert [cell.dataset for cell in kept.cells()].count("naval") == 2
+    assert [cell.dataset for cell in kept.cells()].count("naval") == 8
     assert [cell.dataset for cell in kept.cells()].count("boston") == 10
-    assert len({cell.key for cell in kept.cells()}) == 12
+    assert len({cell.key for cell in kept.cells()}) == 18
     assert Plan.model_validate_json(kept.model_dump_json()).model_dump() == kept.model_dump()
     refused = plan.bind(tasks[:1], {("naval", 0): "no"}, "cpu").refused_records()
-    assert len(refused) == 2
+    assert len(refused) == 8
 
 
 def test_a_plan_without_sub_grids_keeps_its_name():
