@@ -640,9 +640,13 @@ class Method(pl.LightningModule, ABC):
         return [Batch(rows, A) for A in ([None] if design is None else held_out_sets(task, design, sets))]
 
     def cost(self) -> dict[str, int]:
-        """The cost of one gradient: training rows, measurement rows, function samples."""
-        design = self.design
-        return {"likelihood_rows": self.rows_per_step} | ({} if design is None else {"measurement_rows": design.M})
+        """The cost of one gradient: training rows, measurement rows, function samples, weight samples."""
+        found, design = {"likelihood_rows": self.rows_per_step}, self.design
+        if design is not None:
+            found["measurement_rows"] = design.M
+        if self.is_network and "S" in type(self.options).model_fields:  # see `mean_nll`
+            found["weight_samples"] = self.options.S
+        return found
 
     def evaluations(self) -> Sequence[int]:
         """For each problem, the number of gradients computed so far."""

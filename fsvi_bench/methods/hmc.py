@@ -19,7 +19,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.linalg import identity, inverse_tril
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.networks import NetworkData
-from fsvi_bench.methods.points import ParticleMethod
+from fsvi_bench.methods.points import ParticleMethod, Points
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import concatenate
 from fsvi_bench.posteriors.particles import ParticlesPosterior
@@ -76,6 +76,10 @@ class Hmc(ParticleMethod):
         seeds = [derive_seed(seed, "NUTS") for seed in self.seeds]
         return concatenate([self.chain(place, *of) for place, of in enumerate(zip(starts, seeds, strict=True))])
 
+    def terms(self, place: int) -> Points:
+        return Points(self.solved[place : place + 1].particles)
+
+    @torch.enable_grad()  # it may be asked for where gradients are off, as functions and objectives are
     def chain(self, place: int, start: Float[Tensor, " k"], seed: int) -> ParticlesPosterior:
         """One problem's posterior, a batch of one; NaN where its targets are."""
         problem, n = self.problems.only(place), self.options.particles

@@ -1,9 +1,11 @@
 """Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
 
 Every score has a standard error, which includes the reference's, and a floor, which is what exact draws score: one half
-of the reference against the other. Distances between finite sets grow as the sets get smaller, so the floor is the
-mean over sets of as many draws as q has functions. Exact draws score at it, within the errors, as long as there are no
-more of them than in half the reference.
+of the reference against the other. Distances between finite sets grow as the sets get smaller: KLs near 0 with the sum
+of both inverse sizes, the others with its root. That sum is the same for n draws and the whole reference, of S draws,
+as for a set of nS/(S − n) draws and half the reference, which is what the floor compares. So exact draws score at the
+floor, within the errors, if they are at most S/3; of more, the floor is that of S/2 draws and too high, for KLs by a
+third at S/2.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
+from jaxtyping import Int
 from pydantic import BeforeValidator
+from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.likelihood import log_density
@@ -92,17 +96,25 @@ def score_functions(q: Functions, task: NetworkTask, reference: Functions) -> Ne
 
 @lru_cache(8)  # a run scores many approximations of one posterior
 def _floor(reference: Functions, task: NetworkTask, functions: int) -> dict[str, Estimate]:
-    """Scores by input of one half of the reference against the other: means over sets of as many draws as q has."""
-    half = len(reference) // 2
-    count = min(functions, half)
-    evenly, apart = torch.arange(count) * half // count, half // count
-    sets = [reference[evenly + first] for first in range(0, apart, -(-apart // FLOOR_SETS))]
+    """Scores by input of sets of one half of the reference against the other half: means over the sets."""
+    sets, others = floor_sets(len(reference), functions), reference[len(reference) // 2 :]
     found: dict[str, Estimate] = {}
     for place in PLACES:
-        estimates = [_by_input(*_groups(each, reference[half:], place), task) for each in sets]
+        estimates = [_by_input(*_groups(reference[each], others, place), task) for each in sets]
         for name in estimates[0]:
-            found[f"{name}_{place}"] = _mean([each[name] for each in estimates], count / (len(reference) - half))
+            found[f"{name}_{place}"] = _mean([each[name] for each in estimates], len(sets[0]) / len(others))
     return found
+
+
+def floor_sets(S: int, functions: int) -> list[Int[Tensor, " n"]]:
+    """Disjoint sets of draws from the first half of a reference of S draws, at most `FLOOR_SETS`, evenly spaced.
+
+    They are as large as makes up for that the other half is smaller than the reference that q is compared with.
+    """
+    half = S // 2
+    count = round(1 / max(1 / functions + 1 / S - 1 / (S - half), 1 / half))
+    evenly, apart = torch.arange(count) * half // count, half // count
+    return [evenly + first for first in range(0, apart, -(-apart // FLOOR_SETS))]
 
 
 @lru_cache(8)

@@ -29,8 +29,8 @@ def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
 
 def test_status_names_methods_with_cells_of_several_versions(cli, tmp_path, monkeypatch):
     assert cli(*TOY, "--out", tmp_path)[0] == 0
-    for module in ("plan", "job"):
-        monkeypatch.setattr(f"fsvi_bench.running.{module}.decisive_sha256", lambda sha256: "f" * 64)
+    for place in ("plan", "job"):
+        monkeypatch.setattr(f"fsvi_bench.running.{place}.decisive_sha256", lambda sha256: "f" * 64)
     assert cli(*TOY[:3], "--splits", "0", *TOY[5:], "--workers", 1, "--out", tmp_path)[0] == 0
     said = "exact: cells of several versions of the code or kernels"
     text = cli("status", tmp_path)[1]

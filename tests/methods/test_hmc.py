@@ -7,6 +7,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from fsvi_bench import load_task
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.hmc import Hmc, nuts
@@ -53,6 +54,19 @@ def test_it_depends_on_no_global_generator_and_changes_none():
         states.append(method_on("hmc", data, "particles", settings).posterior().particles)
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(*states)
+
+
+def test_functions_and_the_objective_need_no_gradients_switched_on():
+    """Both run where gradients are off. The objective is the mean of −log p(y, w) over the states."""
+    diabetes = load_task("diabetes")
+    method = Hmc([diabetes], seeds=[0], max_steps=12)
+    f = method.functions(0, diabetes.X[:3])
+    w = method.posterior().particles[0]
+    torch.testing.assert_close(f, w @ diabetes.Phi[:3].mT)
+    sigma = diabetes.noise_variance.sqrt()
+    energy = -torch.distributions.Normal(w @ diabetes.Phi.mT, sigma).log_prob(diabetes.y).sum(-1)
+    energy -= torch.distributions.Normal(0.0, 1.0).log_prob(w).sum(-1)
+    assert method.objective(0, diabetes) == pytest.approx(float(energy.mean()), rel=1e-12)
 
 
 def test_progress_bars_leave_no_semaphore_behind():

@@ -226,6 +226,18 @@ def test_every_method_for_networks_is_tested_here():
     assert {name for name, _ in ON_NETWORKS} == set(network_methods())
 
 
+@pytest.mark.parametrize(("name", "settings"), dict(ON_NETWORKS).items())
+def test_what_the_likelihood_draws_is_recorded_as_work(name, settings):
+    entry = load_method(name)
+    method = method_on(name, networks(), entry.cls.families[0], settings)
+    expected = {"gradients": 1, "likelihood_rows": method.rows_per_step}
+    if "S" in entry.cls.Options.model_fields:
+        expected["weight_samples"] = method.options.S
+    found = {"gradients": 1, **method.cost()}
+    assert {key: found[key] for key in expected} == expected
+    assert ("weight_samples" in found) == ("weight_samples" in expected)
+
+
 @on_all
 def test_a_network_is_bitwise_the_same_in_any_batch(make, name, settings):
     data, seeds = make(), [1, 2, 3]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy.stats import wasserstein_distance
 
 import fsvi_bench
 from fsvi_bench.errors import InputError, TaskRefused
@@ -235,8 +236,7 @@ def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: Networ
     for name, score in exact.items():
         if name == "nlpd" or name.startswith("variance_ranks"):
             continue
-        # The floor compares halves, so what distances of finite sets add up is larger there.
-        assert score.value < score.floor + 4 * np.hypot(score.error, score.floor_error), name
+        assert abs(score.value - score.floor) < 4 * np.hypot(score.error, score.floor_error), name
         if not name.startswith(("energy_distance_1_", "mmd2_1_")):  # one input shows little
             assert narrow[name].value > narrow[name].floor + 4 * narrow[name].error, name
     for name, value in expected.items():
@@ -245,6 +245,41 @@ def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: Networ
             # Finite sets add their floor to distances. A finite mixture has thin tails, which adds to its KL.
             most = np.hypot(value, found.floor) + (0.04 if name == "predictive_kl" else 0)
             assert value - 4 * found.error < found.value < most + 4 * found.error, name
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "sets"),
+    [(5, 5, 8), (100, 103, 7), (1000, 1333, 1), (1333, 1999, 1), (2000, 2000, 1), (9999, 2000, 1)],
+)
+def test_floors_compare_disjoint_sets_of_one_half(n: int, size: int, sets: int) -> None:
+    """With as large a sum of inverse sizes as q and the reference have: nS/(S − n) and S/2, where S/2 suffices."""
+    found = scores.floor_sets(4000, n)
+    assert {len(each) for each in found} == {size}
+    assert len(found) == sets
+    drawn = torch.cat(found)
+    assert len(drawn.unique()) == len(drawn)
+    assert int(drawn.max()) < 2000
+    if n <= 1333:
+        assert 1 / size + 1 / 2000 == pytest.approx(1 / n + 1 / 4000, rel=0.5 / n)
+
+
+def test_finite_sets_are_as_far_apart_as_the_sum_of_their_inverse_sizes_says() -> None:
+    """SciPy's W₁ of two samples of N(0, 1), and the KL of two sample means: q of 100 against a reference of 400 scores as
+    the floor's 133 against 200, and lower than 100 against 200."""
+    generator = np.random.default_rng(0)
+    size = len(scores.floor_sets(400, 100)[0])
+    pairs, repeats = {"scored": (100, 400), "floor": (size, 200), "halves": (100, 200)}, 4000
+
+    def mean_of(distance: Any, *sizes: int) -> tuple[float, float]:
+        found = [distance(*(generator.standard_normal(each) for each in sizes)) for _ in range(repeats)]
+        return float(np.mean(found)), float(np.std(found)) / repeats**0.5
+
+    for distance in (wasserstein_distance, lambda a, b: 0.5 * (a.mean() - b.mean()) ** 2):
+        means = {name: mean_of(distance, *sizes) for name, sizes in pairs.items()}
+        difference = means["floor"][0] - means["scored"][0], np.hypot(means["floor"][1], means["scored"][1])
+        too_high = means["halves"][0] - means["scored"][0], np.hypot(means["halves"][1], means["scored"][1])
+        assert abs(difference[0]) < 3 * difference[1]
+        assert too_high[0] > 3 * too_high[1]
 
 
 def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path: Path, cli) -> None:
@@ -424,12 +459,14 @@ def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monke
         assert abs(found[name].floor) < 4 * found[name].floor_error < 0.1 * found[name].error, name
 
 
-@pytest.mark.parametrize("count", [1001, 1999])
-def test_the_floor_of_many_draws_is_of_as_many(toy: NetworkTask, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Which are evenly spaced over half the reference."""
+@pytest.mark.parametrize(("count", "size"), [(1001, 1335), (1999, 2000)])
+def test_the_floor_of_many_draws_is_of_one_set(
+    toy: NetworkTask, monkeypatch: pytest.MonkeyPatch, count: int, size: int
+) -> None:
+    """Of draws that are evenly spaced over half the reference."""
     monkeypatch.setattr(comparison, "JOINT_DRAWS", 200)  # of scores that are not looked at
     reference = functions(4000, 0)
-    even = reference.f_box[[place * 2000 // count for place in range(count)]]
+    even = reference.f_box[[place * 2000 // size for place in range(size)]]
     expected = comparison.wasserstein_distances(
         comparison.Groups.split(even), comparison.Groups.split(reference.f_box[2000:])
     )
