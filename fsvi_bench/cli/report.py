@@ -26,6 +26,7 @@ def report(options: Report) -> None:
 
 def _plain(summary: DataFrame) -> Any:
     """The rows of a summary as dictionaries, with None for missing numbers."""
+    summary = summary.assign(judged=summary["judged"].map(len))
     numbers = summary.astype(object).where(summary.notna(), None)
     hyperparameters = summary["settings"].map(loads)
     return numbers.assign(settings=hyperparameters).rename(columns={"settings": "hyperparameters"}).to_dict("records")

@@ -120,7 +120,7 @@ def minibatch_covariance(problem: Regression, dynamics: Dynamics, n: int) -> Flo
     Gaussian.
 
     Returns:
-        None where the second moments diverge, or are so near to it that the iteration does not settle.
+        None where the second moments diverge, or are so close to diverging that the iteration does not settle.
     """
     propagate = _Lyapunov(dynamics.matrix(problem.eigenvalues))
     injected = dynamics.injected * identity(len(problem.eigenvalues), problem.rows)

@@ -260,8 +260,8 @@ class Linearised(TrainingData):
 
 @torch.enable_grad()
 def modes(network: NetworkData, starts: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-    """Modes of the posteriors, one of many that a network has, by at most `MODE_STEPS` iterations of L-BFGS from these
-    weights; NaN where it fails.
+    """A mode of each posterior (a network has many), found by at most `MODE_STEPS` iterations of L-BFGS from these
+    weights; NaN where the search fails.
 
     On the larger official networks the search ends with gradients of up to 0.04, and 0.001 nats above the mode.
     """

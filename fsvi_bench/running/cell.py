@@ -171,7 +171,7 @@ class Variant(Plain):
 class Plan(Plain):
     """All cells of one command, `fsvi-plan/1`: each variant on each task with each of its seeds.
 
-    It is stored with the records. It shows which cells are missing, and which records belong to earlier code, settings
+    It is stored with the records. It shows which cells are missing, and which records belong to earlier code, kernels
     or tasks.
     """
 

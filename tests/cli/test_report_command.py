@@ -37,6 +37,7 @@ def test_the_numbers_of_the_page_are_one_json_document(cli, tmp_path):
     kl, moments, lost = by_score["rand-a", "kl"], by_score["rand-a", "kl_moment_matched"], by_score["ssge", "kl"]
     assert (kl["median"], kl["upper_quartile"], kl["mean"]) == (4.0, "Infinity", "Infinity")
     assert (kl["splits"], kl["cells"], kl["standard_error"], kl["hyperparameters"]) == (4, 4, None, {})
+    assert (kl["judged"], lost["judged"]) == (4, 0)
     values = [1.0, 2.0, 6.0, 50.0]
     assert (moments["mean"], moments["median"]) == (np.mean(values), 4.0)
     assert (moments["lower_quartile"], moments["upper_quartile"]) == tuple(np.quantile(values, [0.25, 0.75]))

@@ -37,6 +37,7 @@ def test_status_names_methods_with_cells_of_several_versions(cli, tmp_path, monk
     assert "4 of 4 cells done (100%), 4 ok" in text
     assert "2 stale records are not counted: they belong to other code, kernels or tasks" in text
     assert said in text
+    assert json.loads(cli("status", tmp_path, "--json")[1])["mixed"] == ["exact"]
     assert cli(*TOY, "--workers", 1, "--out", tmp_path)[0] == 0
     assert said not in cli("status", tmp_path)[1]
 

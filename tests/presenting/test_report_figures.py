@@ -150,22 +150,34 @@ def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
         assert {(places[-1], 1.5), (places[-1], 6.0)} <= band  # quartiles of 1, 2, 10
 
 
-def test_curves_count_what_diverged_as_infinite():
-    """Two of four cells diverge after the second step: no median from there on. What failed does not count."""
+DIVERGED = {"nan": [90.0, 70.0, 60.0, math.nan], "finite": [90.0, 70.0, 60.0, 5.0], "none": None}
+
+
+@pytest.mark.parametrize(("ends", "places"), [("nan", 2), ("finite", 2), ("none", 0)])
+def test_curves_count_what_diverged_as_infinite(ends, places):
+    """Two of four cells diverge at the last step, even if their traces do not say so, or at the start, if they have none:
+    no median from there on. What failed does not count."""
     status = ["ok", "ok", "diverged", "diverged", "failed"]
     records = [record("rand-a", split, 1.0 if each == "ok" else None, status=each) for split, each in enumerate(status)]
-    ends = {"ok": 1.0, "diverged": math.nan, "failed": math.nan}
-    traces = {each.cell: curve([90.0, 70.0, 60.0, ends[each.status]]) for each in records}
+    kls = {"ok": [90.0, 70.0, 60.0, 1.0], "diverged": DIVERGED[ends], "failed": [90.0, 9.0, 9.0, 9.0]}
+    traces = {each.cell: curve(kls[each.status]) for each in records if kls[each.status]}
     study = study_of(records, traces)
-    left, _ = draw_curves(study, "boston", curves_of(study, "boston")).axes
-    assert left.lines[0].get_xydata().tolist() == [[1.0, 70.0], [2.0, 60.0]]
-    one = study_of(
-        records[1:4],
-        {records[1].cell: traces[records[1].cell]}
-        | dict.fromkeys([r.cell for r in records[2:4]], curve([90.0, math.nan])),
-    )
-    assert curves_of(one, "boston").empty
-    assert curves_of(study_of(records, {}), "boston").empty
+    found = curves_of(study, "boston")
+    if places:
+        left, _ = draw_curves(study, "boston", found).axes
+        assert left.lines[0].get_xydata().tolist() == [[1.0, 70.0], [2.0, 60.0]]
+    else:
+        assert found.empty
+
+
+def test_one_diverged_cell_of_three_moves_the_quartile_alone():
+    records = [record("rand-a", split, 1.0) for split in range(2)] + [record("rand-a", 2, None, status="diverged")]
+    study = study_of(records, {each.cell: curve([90.0, 8.0]) for each in records[:2]})
+    found = curves_of(study, "boston")
+    assert found["median"].unique().tolist() == [8.0]
+    assert found["upper_quartile"].unique().tolist() == [
+        12.0
+    ]  # infinite, and drawn up to 1.5 times the greatest median
 
 
 def test_an_infinite_kl_is_replaced_by_that_of_the_moments_and_marked():

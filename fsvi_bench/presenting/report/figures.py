@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.presenting.traces import spread_along
-from fsvi_bench.training.trace import Trace
+from fsvi_bench.training.trace import Trace, TracePoint
 
 WIDTH = 12.0  #: inches; the text width of the page
 WIDEST = 5.2  #: maximum width of a panel, inches
@@ -113,8 +114,11 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     all M.
     """
     cells = study.cells[(study.cells["dataset"] == dataset) & (study.cells["status"] != "failed")]
-    by_entry: Any = cells.groupby("entry")["cell"]
-    traces = {entry: [t for key in keys if (t := study.of_cells.get(key)) and t.points] for entry, keys in by_entry}
+    by_entry: Any = cells.groupby("entry")[["cell", "status"]]
+    traces = {
+        entry: [t for cell in of.itertuples() if (t := _trace(study.of_cells.get(cell.cell), cell.status)).points]
+        for entry, of in by_entry
+    }
     courses = [_course(entry, own) for entry, own in traces.items() if own]
     curves = pd.concat([pd.DataFrame({"median": []}), *courses])
     curves = curves[np.isfinite(curves["median"])]
@@ -133,6 +137,15 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
         curves["panel"] += "; M = " + curves["size"].map("{:g}".format)
     curves = curves.join(looks(curves["method"]))
     return curves.sort_values(["size", "family"], key=lambda of: of.replace(FAMILIES, range(len(FAMILIES))))
+
+
+def _trace(trace: Trace | None, status: str) -> Trace:
+    """The trace of a cell, which ends with NaN if it diverged; without points if it has none and did not."""
+    points = trace.points if trace else []
+    if status != "diverged":
+        return Trace(points)
+    *before, last = points or [TracePoint(0, 0.0, math.nan, None, math.nan, math.nan)]
+    return Trace([*before, replace(last, kl=math.nan, kl_moment_matched=math.nan)])
 
 
 def _course(entry: Entry, traces: list[Trace]) -> pd.DataFrame:

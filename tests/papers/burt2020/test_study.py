@@ -109,8 +109,8 @@ def test_results_are_medians_and_means_of_the_tables_cells():
     assert overview.loc["FIXEDA full", "boston"] == "66"
     assert "EXACT full" not in overview.index
     cells, curves = whole()
-    of_small_A_only = cells["dataset"].eq("naval") & cells["M"].gt(80)
-    largest = pivot(Tables(cells[~of_small_A_only], curves), "largest")
+    larger_A = cells["dataset"].eq("naval") & cells["M"].gt(80)
+    largest = pivot(Tables(cells[~larger_A], curves), "largest")
     assert (largest.loc["RANDA full", "boston"], list(largest)) == ("6.05", ["boston"])
     spreads = frames(whole(), CLAIMS[:1])["spreads"]
     (row,) = spreads[line("fixed-a")(spreads) & (spreads["score"] == "kl")].to_dict("records")
