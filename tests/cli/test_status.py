@@ -28,7 +28,7 @@ def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
 
 
 def test_status_names_methods_with_cells_of_several_versions(cli, tmp_path, monkeypatch):
-    assert cli(*TOY, "--out", tmp_path)[0] == 0
+    assert cli(*TOY, "--workers", 1, "--out", tmp_path)[0] == 0
     for place in ("plan", "job"):
         monkeypatch.setattr(f"fsvi_bench.running.{place}.decisive_sha256", lambda sha256: "f" * 64)
     assert cli(*TOY[:3], "--splits", "0", *TOY[5:], "--workers", 1, "--out", tmp_path)[0] == 0

@@ -440,9 +440,9 @@ def test_the_floor_is_that_of_as_many_draws(toy: NetworkTask, monkeypatch: pytes
 
 
 def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five draws: the mean over 200 sets that are not the reference's, within the floor's error."""
+    """Of five draws: the mean over 100 sets that are not the reference's, within the floor's error."""
     monkeypatch.setattr(comparison, "JOINT_DRAWS", 200)  # of scores that are not looked at
-    reference, others = functions(4000, 0), functions(1000, 7)
+    reference, others = functions(4000, 0), functions(500, 7)
     found = score_functions(functions(5, 5), toy, reference).scores
     for name, distance in (("w2_box", 1), ("w1_box", 0)):
         values = [
@@ -450,9 +450,9 @@ def test_the_floor_of_few_draws_is_the_mean_of_many_sets(toy: NetworkTask, monke
                 comparison.Groups.split(others[first : first + 5].f_box),
                 comparison.Groups.split(reference.f_box[2000:]),
             )[distance].value
-            for first in range(0, 1000, 5)
+            for first in range(0, 500, 5)
         ]
-        error = np.hypot(found[name].floor_error, np.std(values) / np.sqrt(200))
+        error = np.hypot(found[name].floor_error, np.std(values) / np.sqrt(100))
         assert abs(found[name].floor - np.mean(values)) < 4 * error, name
         assert 0.2 < found[name].floor_error / np.std(values) < 0.7, name  # of 8 sets
     for name in ("energy_distance_20_box", "mmd2_20_box"):  # unbiased: of every second draw of both halves
