@@ -22,7 +22,8 @@ def status(options: commands.Status) -> None:
 
 def _mixed(store: Store) -> list[str]:
     """The methods whose cells are of different versions of their code or of kernels."""
-    versions = {(each.method, each.code_sha256) for each in store.wanted if store.plans}
+    planned = store.wanted if store.plans else []  # without a plan, the versions are not read
+    versions = {(each.method, each.code_sha256) for each in planned}
     return sorted(method for method, count in Counter(method for method, _ in versions).items() if count > 1)
 
 

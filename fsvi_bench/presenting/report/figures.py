@@ -120,9 +120,11 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
         for entry, of in by_entry
     }
     courses = [_course(entry, own) for entry, own in traces.items() if own]
-    curves = pd.concat([pd.DataFrame({"median": []}), *courses])
+    if not courses:
+        return pd.DataFrame()
+    curves = pd.concat(courses)
     curves = curves[np.isfinite(curves["median"])]
-    if curves.empty:
+    if curves.empty:  # all diverged
         return curves
     shown = ["lower_quartile", "median", "upper_quartile"]
     curves[shown] = curves[shown].clip(ROUNDING, 1.5 * curves["median"].max())  # bands may be far wider
