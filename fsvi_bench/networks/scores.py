@@ -109,7 +109,7 @@ def _floor(reference: Functions, task: NetworkTask, functions: int) -> dict[str,
 def floor_sets(S: int, functions: int) -> list[Int[Tensor, " n"]]:
     """Disjoint sets of draws from the first half of a reference of S draws, at most `FLOOR_SETS`, evenly spaced.
 
-    They are as large as makes up for that the other half is smaller than the reference that q is compared with.
+    Their size makes up for the other half being smaller than the reference, with which q is compared.
     """
     half = S // 2
     count = round(1 / max(1 / functions + 1 / S - 1 / (S - half), 1 / half))
