@@ -20,8 +20,10 @@ _QUIET_SECONDS = 30  #: between progress lines where there are no bars
 
 
 def words_of_rate(per_second: float) -> str:
-    """A rate such as `2.5/s`, or `12.0/min` if it is less than one per second."""
-    return f"{per_second:.1f}/s" if per_second >= 1 else f"{60 * per_second:.1f}/min"
+    """A rate such as `2.5/s`, or `12.0/min` or `4.0/h` if it is less than one per second or minute."""
+    if per_second >= 1:
+        return f"{per_second:.1f}/s"
+    return f"{60 * per_second:.1f}/min" if 60 * per_second >= 1 else f"{3600 * per_second:.1f}/h"
 
 
 class RichProgress:
@@ -61,6 +63,7 @@ class RichProgress:
                 title = _TITLES.get(stage, stage) if group is None else f"  {group}"
                 self._bars.add_task(title, total=size, visible=group is None, last="", rate="", statuses=Counter())
                 self._tasks[stage, group] = self._bars.tasks[-1]
+            self._bars.advance(self._tasks[stage, None].id, 0)  # rates count from here, not from the first step's end
             self._last_line = self._bars.get_time()
 
     def advance(self, stage: str, message: str, group: str | None = None, status: Status = "ok") -> None:

@@ -55,7 +55,11 @@ def tasks_build(options: TasksBuild) -> int:
         _, refusals = fit_missing(chosen, executor, options.data_dir, progress)
     built: dict[str, list[CertifiedTask]] = {}
     for place in chosen:
-        if place not in refusals and (cached := load_cached(load_card(place[0]), place[1])) is not None:
+        if place in refusals:
+            continue
+        if (cached := load_cached(load_card(place[0]), place[1])) is None:
+            refusals[place] = "its file in the cache was removed or damaged after it was fitted; run the command again"
+        else:
             built.setdefault(place[0], []).append(cached)
     incomplete = {name for name, _ in refusals} if options.as_set else set()
     for name in (name for name in built if name not in incomplete):

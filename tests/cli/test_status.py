@@ -148,8 +148,26 @@ def test_a_log_gets_a_line_per_group_and_for_its_first_failure(monkeypatch):
     assert len(said) == 5, said  # the first failure, two groups done, and one line each half minute
 
 
+def test_rates_include_the_time_of_the_first_step(monkeypatch):
+    text, now = io.StringIO(), 0.0
+    monkeypatch.setattr(module, "stderr", Console(file=text, soft_wrap=True, width=200, get_time=lambda: now))
+    with RichProgress() as progress:
+        progress.start("parts", 8)
+        now = 1790.0
+        progress.advance("parts", "a")
+        now = 1800.0
+        progress.advance("parts", "b")
+    assert text.getvalue().splitlines()[-1] == "parts 2/8: b (4.0/h, about 1:30:00 left)"
+
+
 def test_rates_have_a_digit_before_the_point():
-    assert [words_of_rate(rate) for rate in (12.34, 1.0, 0.5, 1 / 60)] == ["12.3/s", "1.0/s", "30.0/min", "1.0/min"]
+    assert [words_of_rate(rate) for rate in (12.34, 1.0, 0.5, 1 / 60, 1 / 90)] == [
+        "12.3/s",
+        "1.0/s",
+        "30.0/min",
+        "1.0/min",
+        "40.0/h",
+    ]
 
 
 def test_a_terminal_shows_a_total_bar_and_one_for_each_active_group(monkeypatch):

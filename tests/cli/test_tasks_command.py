@@ -11,6 +11,7 @@ import pytest
 from fsvi_bench.cli import tasks as tasks_command
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running import runner
+from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.certificate import read_certified, save
 from fsvi_bench.tasks.frozen import read_task, write_task
 from fsvi_bench.tasks.official import official_path, read_official
@@ -59,6 +60,13 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", "diabetes:3")]
     assert [len(each) for each in shown] == [20, 1]
     assert shown[0][3] == shown[1][0]
+
+
+def test_a_task_that_left_the_cache_is_named(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks_command, "load_cached", lambda card, split: load_cached(card, split) if split else None)
+    status, out, err = cli("tasks", "build", "--dataset", "toy", "--splits", "0,2", "--out", tmp_path)
+    assert (status, out) == (1, f"{tmp_path / 'toy' / 'split-02.safetensors'}\n")
+    assert "toy split 0: its file in the cache was removed or damaged" in err
 
 
 def test_tasks_build_writes_a_set_for_each_data_set(cli, refused, tmp_path, monkeypatch):
