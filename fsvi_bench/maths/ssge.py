@@ -60,7 +60,7 @@ def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tenso
 class GaussianKernel(NamedTuple):
     """k(a, b) = exp(−‖a − b‖²/2h²) of the samples of each problem."""
 
-    finite: Bool[Tensor, "*B 1 1"]  #: False where the samples are not, or are all equal; K is then the identity
+    finite: Bool[Tensor, "*B 1 1"]  #: False where samples or distances are not, or all are equal: K is the identity
     precision: Float[Tensor, "*B 1 1"]  #: 1/h²
     K: Float[Tensor, "*B S S"]
 
@@ -70,8 +70,10 @@ def gaussian_kernel(centred: Float[Tensor, "*B S d"], bandwidth: float | None) -
     squared = squared_distances(centred, centred)
     torch.linalg.diagonal(squared).zero_()
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
-    finite = (centred.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
-    precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
+    precision = h[..., None, None].square().reciprocal()
+    total = (centred.sum((-2, -1)) + squared.sum((-2, -1)))[..., None, None]
+    finite = total.isfinite() & precision.isfinite() & (precision > 0)
+    precision = torch.where(finite, precision, 1.0)
     # Without the identity, LAPACK would fail for the whole batch.
     K = torch.where(finite, squared.mul_(-0.5 * precision).exp_(), identity(squared.shape[-1], squared))
     return GaussianKernel(finite, precision, K)

@@ -146,7 +146,10 @@ class NetworkTask(ABC):
 
     @property
     def true_weights(self) -> Float[Tensor, " k"]:
-        """The whitened weights that the simulated targets of `build` come from: one exact draw from their posterior."""
+        """The whitened weights that simulated targets come from: one exact draw from their posterior.
+
+        Of an official task, or one that `build` made: files of others do not have the seed, so these are not theirs.
+        """
         seed = self.targets_seed
         return _draw_weights(
             self.network, _official_seed(self.dataset, self.split, self.model) if seed is None else seed

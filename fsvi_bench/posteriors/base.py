@@ -105,7 +105,7 @@ class Posterior(Approximation):
         """n independent draws of w (for each problem of a batch), the same for the same seed on the same device.
 
         Raises:
-            InputError: n or the seed is not a valid number, or the draws would not fit into memory.
+            InputError: n or the seed is not a valid number, or the draws have 2³⁷ numbers or more.
         """
         draws, seed = whole_number("n", n, 1), whole_number("seed", seed)
         if draws * self.k >= TOO_MANY:

@@ -70,10 +70,22 @@ def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawDat
 
 
 def standardisation(values: Array) -> tuple[Array, Array]:
-    """Mean and population standard deviation over rows; for a constant column, exactly its value and 1."""
+    """Mean and population standard deviation over rows; for a constant column, exactly its value and 1.
+
+    Raises:
+        InputError: a standard deviation overflows, or underflows to 0.
+    """
     constant = values.max(0) == values.min(0)
-    mean = np.where(constant, values[0], values.mean(0))
-    return mean, np.where(constant, 1.0, values.std(0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = values.mean(0), values.std(0)
+    std = np.where(constant, 1.0, std)
+    if (wrong := ~(np.isfinite(std) & (std > 0))).any():
+        largest = np.abs(values).max(0)[wrong].flat[0]
+        raise InputError(
+            f"a column of the data has values of size {largest:.3g}, expected ones whose squares are ordinary float64"
+            " numbers; rescale it"
+        )
+    return np.where(constant, values[0], mean), std
 
 
 def fit_task(

@@ -83,6 +83,15 @@ class FitSettings(Plain):
         default=None, ge=1, description="number of rows, drawn at random, from whose exact GP the fit starts"
     )
 
+    @model_validator(mode="after")
+    def _starts_above_the_floor(self) -> FitSettings:
+        if self.initial_noise_variance < 2 * self.noise_floor:
+            raise ValueError(
+                f"initial_noise_variance is {self.initial_noise_variance:g}, expected {2 * self.noise_floor:g} or more"
+                " (twice the noise floor), since a fit that starts at the floor cannot leave it; raise it"
+            )
+        return self
+
 
 class _Described(Plain):
     """What every card says about its data set."""

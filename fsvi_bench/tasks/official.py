@@ -78,7 +78,7 @@ def require_official(dataset: str, splits: Sequence[int] | None = None) -> list[
     if not (found := official_splits(load_card(dataset).name)):
         raise InputError(
             f"{dataset} has no official tasks; build tasks with `fsvi-bench tasks build --dataset {dataset} "
-            "--out tasks`, and pass the files it writes"
+            f"--out tasks`, and pass the files it writes, or call `load_task({dataset!r}, split)` in Python"
         )
     chosen = found if splits is None else list(splits)
     if missing := [split for split in chosen if split not in found]:

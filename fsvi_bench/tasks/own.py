@@ -104,7 +104,10 @@ def make_task(
         )
     further = [options.split] if options.split else []
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points", *further)
-    settings = FitSettings(**options.model_dump(include={"k", *STARTS}))
+    try:
+        settings = FitSettings(**options.model_dump(include={"k", *STARTS}))
+    except ValidationError as error:
+        raise InputError(invalid_field(error)) from error
     task = fit_task(name, options.split, raw, rows, settings, rng).certified()
     assert task.certificate is not None
     assert task.certificate.fit is not None
@@ -166,7 +169,9 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
     if np.ma.is_masked(values):
         raise InputError(f"{what} has masked entries, expected only numbers; fill them or drop their rows")
     try:
-        array = np.asarray(values.detach().cpu().double() if isinstance(values, torch.Tensor) else values)
+        if isinstance(values, torch.Tensor):  # NumPy has no bfloat16
+            values = (values if values.is_complex() else values.double()).detach().cpu()
+        array = np.asarray(values)
         texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)
         if texts or array.dtype.kind not in "biufO" or not array.ndim:
             raise TypeError

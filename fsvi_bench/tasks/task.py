@@ -210,11 +210,12 @@ class Task:
         """Writes the task, including data that are the user's own, and its certificate next to it.
 
         Raises:
-            InputError: the path is not writable.
+            InputError: the path does not end in `.safetensors`, or is not writable.
         """
-        if not Path(path).name:
+        if Path(path).suffix != ".safetensors":
             raise InputError(
-                f"the path {quoted(str(path))} is a folder, expected a file; name one, such as mine.safetensors"
+                f"the path {quoted(str(path))} does not end in .safetensors, by which tasks are found in folders; name "
+                "a file such as mine.safetensors"
             )
         save((self.frozen, self.certificate), Path(path))
 

@@ -115,7 +115,7 @@ def test_equal_samples_are_never_at_a_negative_distance():
 # --- Problems beside each other ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])  # the square of the last one is not finite
 @pytest.mark.parametrize("S", [7, 8])  # 21 and 28 pairs: the median of an odd and of an even number
 @pytest.mark.parametrize("bandwidth", [None, 1.0])
 def test_samples_that_are_not_finite_are_nan_for_their_problem_alone(S, bad, bandwidth):

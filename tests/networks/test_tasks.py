@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from scipy.stats import wasserstein_distance
+from scipy.stats import norm, wasserstein_distance
 
 import fsvi_bench
 from fsvi_bench.errors import InputError, TaskRefused
@@ -36,6 +36,8 @@ from fsvi_bench.networks.reference import (
 )
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import PLACES, NetworkTask, build, read_network_task, simulate, write_network_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tensorfile import identity
 
 GRID = Quadrature(change=1e-9, mean_z=2.0, variance_z=2.5)
@@ -245,6 +247,21 @@ def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: Networ
             # Finite sets add their floor to distances. A finite mixture has thin tails, which adds to its KL.
             most = np.hypot(value, found.floor) + (0.04 if name == "predictive_kl" else 0)
             assert value - 4 * found.error < found.value < most + 4 * found.error, name
+
+
+def test_nlpd_is_of_the_mean_density_in_the_targets_unit(toy: NetworkTask) -> None:
+    q = functions(500, 3)
+    found = score_functions(q, toy, functions(1000, 0)).scores["nlpd"]
+    y, sigma = toy.targets_test.numpy(), float(toy.noise_variance) ** 0.5
+    density = norm.pdf(y, q.f_test.numpy(), sigma) / load_raw(load_card("toy"), 0).y[toy.train_index].std()
+
+    def nlpd(of: np.ndarray) -> float:
+        return float(-np.log(of.mean(0)).mean())
+
+    assert found.value == pytest.approx(nlpd(density), rel=1e-12)
+    generator = np.random.default_rng(0)
+    resampled = [nlpd(density[generator.integers(500, size=500)]) for _ in range(400)]
+    assert found.error == pytest.approx(np.std(resampled), rel=0.15)  # the bootstrap's own error is 4%
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,11 @@ def damaged(task, tmp_path, *, drop=(), metadata=None, **changes):
     return path
 
 
-def test_a_folder_is_no_file_to_save_in(task):
-    with pytest.raises(InputError, match=r"the path '\.' is a folder, expected a file"):
-        task.save(".")
+@pytest.mark.parametrize("path", [".", "mine", "mine.0"])
+def test_tasks_are_saved_by_names_that_folders_are_searched_for(task, path):
+    """`mine.0` and `mine.1` would share a certificate's name."""
+    with pytest.raises(InputError, match=rf"the path '{path}' does not end in \.safetensors"):
+        task.save(path)
 
 
 def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
@@ -218,6 +220,10 @@ BAD = [
         "test_fraction is 0.001, which leaves no training rows or no test rows out of 60",
     ),
     (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
+    (data(), {"initial_noise_variance": 1e-6}, "initial_noise_variance is 1e-06, expected 2e-06 or more"),
+    ((data()[0] * [1, 1e200], data()[1]), {}, r"a column of the data has values of size \S+e\+\d+, .*; rescale it"),
+    ((data()[0], data()[1] * 1e-200), {}, "a column of the data has values of size .*e-19., .*; rescale it"),
+    ((torch.from_numpy(data()[0]) + 1j, data()[1]), {}, "X is not numeric"),
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
     (data(), {"name": None}, "name is None, expected text"),
     (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),
