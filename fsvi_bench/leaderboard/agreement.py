@@ -1,18 +1,19 @@
-"""Whether runs that are made again come to the scores of an earlier result."""
+"""Whether runs that are made again come to the numbers of an earlier result, and results to those of others."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import is_file, read_bounded
 from fsvi_bench.leaderboard.result import RESULT_BYTES, Cell, Result
 from fsvi_bench.strict import parse_json
 
-#: The largest relative difference of scores at which runs agree, and the score below which differences are relative to
-#: it: what is 0 up to rounding differs between processors.
+#: The largest relative difference of numbers at which runs agree, and the number below which differences are relative
+#: to it: what is 0 up to rounding differs between processors.
 AGREE, LEAST = 1e-6, 1e-2
 
 
@@ -28,7 +29,7 @@ class Comparison(NamedTuple):
 
     kept: Cell
     again: Cell
-    difference: float  #: the largest relative one of any score; infinite if the task, status or kinds of scores differ
+    difference: float  #: the largest relative one of any number; infinite if the task, status or kinds of scores differ
 
     @property
     def agrees(self) -> bool:
@@ -59,8 +60,26 @@ def compare(kept: Result, again: Result) -> list[Comparison]:
 def _difference(kept: Cell, again: Cell) -> float:
     if (kept.task.sha256, kept.status) != (again.task.sha256, again.status):
         return math.inf
-    scores = [dict(cell.scores or {}) for cell in (kept, again)]
-    return max((_apart(score, scores[1][name]) for name, score in scores[0].items()), default=0.0)
+    return largest_difference(dict(_numbers(kept)), dict(_numbers(again)))
+
+
+def facts(cell: Cell) -> dict[str, float | None]:
+    """The numbers among the facts of a run's task: its size and reference scores."""
+    return {name: value for name, value in cell.task if not isinstance(value, str)}
+
+
+def _numbers(cell: Cell) -> Iterator[tuple[Any, float | None]]:
+    """The numbers of a run but its times: scores, the facts of its task, and scores at waypoints, by steps."""
+    yield from dict(cell.scores or {}).items()
+    yield from facts(cell).items()
+    for waypoint in cell.waypoints:
+        scores = waypoint.model_dump(exclude={"steps", "seconds"})
+        yield from (((waypoint.steps, name), score) for name, score in scores.items())
+
+
+def largest_difference(one: Mapping[Any, float | None], other: Mapping[Any, float | None]) -> float:
+    """The largest relative difference of numbers that both have."""
+    return max((_apart(number, other[name]) for name, number in one.items() if name in other), default=0.0)
 
 
 def _apart(one: float | None, other: float | None) -> float:
@@ -77,7 +96,7 @@ def agreement(found: list[Comparison]) -> str:
     closest = max((each.difference for each in found if each.agrees), default=0.0)
     agree = f"{len(found) - len(apart)} of {len(found)} runs agree with the earlier result"
     if not apart:
-        return f"{agree} (largest relative difference of a score: {closest:.1g})"
+        return f"{agree} (largest relative difference of a number: {closest:.1g})"
     worst = sorted(apart, key=lambda each: each.difference, reverse=True)[:3]
     named = ", ".join(f"{each.again.place.name} ({each.difference:.1g})" for each in worst)
     return f"{agree} to {AGREE:g}; the largest relative differences are those of {named}"

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import is_directory, is_file, read_bounded, require_writable_directory, write_atomically
+from fsvi_bench.leaderboard.agreement import AGREE, facts, largest_difference
 from fsvi_bench.leaderboard.edition import Edition, Place, read_edition
 from fsvi_bench.leaderboard.entry import (
     ENTRIES,
@@ -224,7 +226,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _with_equal_tasks(standings: Sequence[Standing]) -> list[Standing]:
-    """Results for other tasks than most results, or with other references of networks, do not count.
+    """Results for other tasks than most results, or with other references or facts of tasks, do not count.
 
     Targets drawn from a model depend on the kernels that drew them, so equal secrets need not give equal tasks.
     """
@@ -235,11 +237,30 @@ def _with_equal_tasks(standings: Sequence[Standing]) -> list[Standing]:
         )
 
     (usual, _), *_ = Counter(tasks(each) for each in standings if each.result).most_common(1) or [(frozenset(), 0)]
-    why = "its result is for other tasks or references than those of other entries"
-    return [
-        each if each.result is None or tasks(each) == usual else Standing(each.entry, None, None, why)
-        for each in standings
-    ]
+    found = {each.name: _facts(each) for each in standings if each.result and tasks(each) == usual}
+    usual_facts = {key: median_low([of[key] for of in found.values()]) for key in next(iter(found.values()), ())}
+
+    def judged(standing: Standing) -> Standing:
+        if standing.result is None:
+            return standing
+        if standing.name not in found:
+            why = "its result is for other tasks or references than those of other entries"
+        elif largest_difference(usual_facts, found[standing.name]) > AGREE:
+            why = "its result has other sizes of tasks or other reference scores than those of other entries"
+        else:
+            return standing
+        return Standing(standing.entry, None, None, why)
+
+    return list(map(judged, standings))
+
+
+def _facts(standing: Standing) -> dict[tuple[Place, int, str], float]:
+    """The facts of tasks, by run and name; -1 where there is none."""
+    return {
+        (cell.place, cell.seed, name): -1.0 if value is None else value
+        for cell in standing.cells
+        for name, value in facts(cell).items()
+    }
 
 
 class _Stale(Exception):

@@ -68,10 +68,26 @@ def test_other_tasks_and_ends_do_not_agree_whatever_the_scores(kept):
     assert both.difference == 0.0
 
 
+def test_facts_of_tasks_and_waypoints_must_agree_but_not_times(kept):
+    cell = kept.cells[0]
+    (waypoint,) = cell.waypoints
+    changes = (
+        ({"task": cell.task.model_copy(update={"map_joint_predictive_kl_box": 0.5})}, 0.5),
+        ({"task": cell.task.model_copy(update={"N": 80})}, 0.2),
+        ({"waypoints": (waypoint.model_copy(update={"joint_predictive_kl_test": 0.2}),)}, 0.5),
+        ({"waypoints": (waypoint.model_copy(update={"kl": math.inf}),)}, math.inf),
+        ({"waypoints": (waypoint.model_copy(update={"seconds": 9.0}),), "seconds": 9.0}, 0.0),
+        ({"waypoints": (waypoint.model_copy(update={"steps": 50, "kl": 7.0}),)}, 0.0),  # another moment
+    )
+    for change, difference in changes:
+        (found, *_) = compare(kept, kept.model_copy(update={"cells": (cell.model_copy(update=change),)}))
+        assert found.difference == pytest.approx(difference), change
+
+
 def test_agreement_in_words(kept):
     count = len(kept.cells)
     assert agreement(compare(kept, changed(kept, TASK, kl=1.0 + 1e-9))) == (
-        f"{count} of {count} runs agree with the earlier result (largest relative difference of a score: 1e-09)"
+        f"{count} of {count} runs agree with the earlier result (largest relative difference of a number: 1e-09)"
     )
     assert agreement(compare(kept, changed(kept, TASK, kl=2.0))) == (
         f"{count - 1} of {count} runs agree with the earlier result to 1e-06; the largest relative differences are those "

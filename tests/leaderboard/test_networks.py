@@ -32,6 +32,7 @@ from fsvi_bench.networks.task import PLACES, build, write_network_task
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.io import posterior_file
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.network_job import score_network
 from fsvi_bench.running.progress import Silent
@@ -180,22 +181,39 @@ def test_a_message_says_what_its_posterior_is_over(over, mode, known):
             _posterior(message, SimpleNamespace(k=data.k), "ffg")
 
 
+@pytest.mark.parametrize(("k", "n", "most"), [(2, 1000, 1000), (2, 1001, 1000), (1001, 1001, 1001), (1001, 1002, 1001)])
+def test_particles_are_at_most_a_thousand_or_as_many_as_weights(k, n, most):
+    message = Message(status="ok", posterior=posterior_file(ParticlesPosterior(torch.ones(n, k, dtype=torch.float64))))
+    if n <= most:
+        assert len(_posterior(message, SimpleNamespace(k=k), "particles").particles) == n
+    else:
+        with pytest.raises(RunFailed, match=f"it sent {n:,} particles, expected at most {most:,}"):
+            _posterior(message, SimpleNamespace(k=k), "particles")
+
+
 @pytest.mark.parametrize(
-    ("of", "changed"), [(NETWORKS, "reference_sha256"), (NETWORKS, "sha256"), (edition(["yacht"]), "sha256")]
+    ("of", "changed", "value", "why"),
+    [
+        (NETWORKS, "reference_sha256", "0" * 64, "its result is for other tasks or references than"),
+        (NETWORKS, "sha256", "0" * 64, "its result is for other tasks or references than"),
+        (edition(["yacht"]), "sha256", "0" * 64, "its result is for other tasks or references than"),
+        (NETWORKS, "log_z", -20.1, "its result has other sizes of tasks or other reference scores than"),
+        (edition(["yacht"]), "N", 101, "its result has other sizes of tasks or other reference scores than"),
+        (edition(["yacht"]), "map_joint_predictive_kl_box", None, "its result has other sizes of tasks"),
+        (edition(["yacht"]), "ffg_floor", 0.5 * (1 + 1e-9), None),  # rounding of another processor
+    ],
 )
-def test_results_of_other_tasks_or_references_do_not_count(tmp_path, of, changed):
+def test_results_of_other_tasks_or_references_do_not_count(tmp_path, of, changed, value, why):
     root = make_board(tmp_path, {name: lambda place, seed: 1.0 for name in ("a", "b", "c")}, of)
     path = result_path(root, "v2", "b")
     found = read_result(path)
     first, *others = found.cells
-    moved = first.model_copy(update={"task": first.task.model_copy(update={changed: "0" * 64})})
+    moved = first.model_copy(update={"task": first.task.model_copy(update={changed: value})})
     write_result(path, found.model_copy(update={"cells": (moved, *others)}))
     stale = {each.name: each.stale for each in read_board(root).standings}
-    assert stale == {
-        "a": None,
-        "b": "its result is for other tasks or references than those of other entries",
-        "c": None,
-    }
+    assert (stale["a"], stale["c"]) == (None, None)
+    assert (stale["b"] or "").startswith(why or "")
+    assert (stale["b"] is None) == (why is None)
 
 
 def test_kept_runs_belong_to_a_reference(tmp_path, monkeypatch):

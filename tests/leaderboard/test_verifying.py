@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory
 from fsvi_bench.leaderboard import board as boards
 from fsvi_bench.leaderboard import verifying
+from fsvi_bench.leaderboard.agreement import facts
 from fsvi_bench.leaderboard.edition import Place, Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
@@ -51,7 +53,6 @@ def test_the_exact_posterior_is_exact_on_every_kind_of_task(tmp_path):
         scores = cell.scores
         assert max(map(abs, (scores.kl, scores.joint_predictive_kl_test, scores.joint_predictive_kl_box))) < 1e-9
         assert abs(scores.objective_gap) < 1e-9
-        assert cell.task.map_joint_predictive_kl_test > 0  # a point mass is worse
     assert [cell.place for cell in found.cells] == SOME
     factorised = run(built_in(family="ffg"), tmp_path, SOME[1:2])
     assert factorised.cells[0].scores.kl == pytest.approx(factorised.cells[0].task.ffg_floor, abs=1e-9)
@@ -66,6 +67,29 @@ def prior_of(each, task, seed, jail, limits):
     """Stands in for `run_entry`: what is kept does not depend on where it was made."""
     q = FactorisedGaussian(torch.zeros(task.k, dtype=torch.float64), torch.ones(task.k, dtype=torch.float64))
     return Run("ok", None, 1.0, (Snapshot(1, 1.0, q),), "none")
+
+
+def test_facts_of_a_task_are_its_sizes_its_floor_and_the_scores_of_the_map(tmp_path, monkeypatch):
+    """The MAP's predictive has no covariance beyond the noise, so its KL is ½(tr R − ln|I + R|), with R the exact
+    covariance of f in units of the noise."""
+    tasks = []
+
+    def noted(each, task, *arguments):
+        tasks.append(task)
+        return prior_of(each, task, *arguments)
+
+    monkeypatch.setattr(verifying, "run_entry", noted)
+    found = run(built_in(family="ffg"), tmp_path, SOME[1:], verification(Jail(None)))
+    assert [cell.task.sha256 for cell in found.cells] == [task.sha256 for task in tasks]
+    for cell, task in zip(found.cells, tasks, strict=True):
+        noise, Phi = float(task.noise_variance), task.Phi.numpy()
+        precision = np.eye(task.k) + Phi.T @ Phi / noise
+        floor = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
+        expected = {"N": len(task.y), "N_test": len(task.y_test), "k": task.k, "redrawn": 0, "ffg_floor": floor}
+        for place, rows in (("test", task.Phi_test), ("box", task.Phi_box)):
+            R = rows[:10].numpy() @ np.linalg.solve(precision, rows[:10].numpy().T) / noise
+            expected[f"map_joint_predictive_kl_{place}"] = 0.5 * (np.trace(R) - np.log1p(np.linalg.eigvalsh(R)).sum())
+        assert facts(cell) == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.slow

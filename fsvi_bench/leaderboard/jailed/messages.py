@@ -19,7 +19,7 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.strict import Strict
 
 MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON without the posterior
-MAX_PARTICLES = 1000  #: or k + 3, if that is more: a message may hold a k × k matrix
+MAX_PARTICLES = 1000  #: or k, if that is more
 MAX_REASON = 1000  #: characters
 MAX_POSTERIORS = 12  #: per run, including the final one: the verifier scores each
 

@@ -27,6 +27,7 @@ from fsvi_bench.errors import InputError, plain, unknown_name
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import (
+    MAX_PARTICLES,
     MAX_POSTERIORS,
     MAX_REASON,
     Job,
@@ -40,6 +41,7 @@ from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.task import Task
 
@@ -172,6 +174,8 @@ def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Po
         raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
     if posterior.kind != KIND_OF[family]:
         raise RunFailed(f"it sent a posterior of kind {posterior.kind}, expected {KIND_OF[family]} for its family")
+    if isinstance(posterior, ParticlesPosterior) and (n := len(posterior.particles)) > max(MAX_PARTICLES, k):
+        raise RunFailed(f"it sent {n:,} particles, expected at most {max(MAX_PARTICLES, k):,}")
     return posterior
 
 
