@@ -59,7 +59,7 @@ TOY_SPLIT = 1
 CHROMIUM = "/usr/bin/chromium"
 #: The scales that pages show of reproductions that train networks; the first has the picture. Others: the paper's.
 SHOWN: dict[str, tuple[Scale, ...]] = {
-    "ksw2015-variance": ("paper", "quick"),
+    "ksw2015-variance": ("paper", "medium", "quick"),
     "ksw2015-fig1": ("paper", "quick"),
     "gal2016-elbo": ("medium",),
     "gal2016-uncertainty": ("medium",),
