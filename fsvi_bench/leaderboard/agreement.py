@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ def compare(kept: Result, again: Result) -> list[Comparison]:
 def _difference(kept: Cell, again: Cell) -> float:
     if (kept.task.sha256, kept.status) != (again.task.sha256, again.status):
         return math.inf
-    return largest_difference(dict(_numbers(kept)), dict(_numbers(again)))
+    waypoints = largest_difference(_at_waypoints(kept), _at_waypoints(again))
+    return max(waypoints, largest_difference(*({**facts(cell), **dict(cell.scores or {})} for cell in (kept, again))))
 
 
 def facts(cell: Cell) -> dict[str, float | None]:
@@ -68,13 +69,14 @@ def facts(cell: Cell) -> dict[str, float | None]:
     return {name: value for name, value in cell.task if not isinstance(value, str)}
 
 
-def _numbers(cell: Cell) -> Iterator[tuple[Any, float | None]]:
-    """The numbers of a run but its times: scores, the facts of its task, and scores at waypoints, by steps."""
-    yield from dict(cell.scores or {}).items()
-    yield from facts(cell).items()
-    for waypoint in cell.waypoints:
-        scores = waypoint.model_dump(exclude={"steps", "seconds"})
-        yield from (((waypoint.steps, name), score) for name, score in scores.items())
+def _at_waypoints(cell: Cell) -> dict[tuple[int, str], float | None]:
+    """Scores by the number of steps; verifiers' clocks choose other moments."""
+    return {
+        (waypoint.steps, name): score
+        for waypoint in cell.waypoints
+        for name, score in waypoint
+        if name not in ("steps", "seconds")
+    }
 
 
 def largest_difference(one: Mapping[Any, float | None], other: Mapping[Any, float | None]) -> float:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,6 +45,8 @@ from fsvi_bench.networks.task import LOGIT
 from fsvi_bench.strict import checked, toml_text
 
 MOST_ENTRIES = 5000
+
+Facts = dict[tuple[Place, int, str], float | None]  #: by run and name
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,30 +238,30 @@ def _with_equal_tasks(standings: Sequence[Standing]) -> list[Standing]:
         )
 
     (usual, _), *_ = Counter(tasks(each) for each in standings if each.result).most_common(1) or [(frozenset(), 0)]
-    found = {each.name: _facts(each) for each in standings if each.result and tasks(each) == usual}
-    usual_facts = {key: median_low([of[key] for of in found.values()]) for key in next(iter(found.values()), ())}
+    alike: list[tuple[Facts, set[str]]] = []  # the facts of a first result, and the names of those that agree with it
+    for each in standings:
+        if each.result and tasks(each) == usual:
+            own = _facts(each)
+            group = next((names for first, names in alike if largest_difference(first, own) <= AGREE), None)
+            if group is None:
+                alike.append((own, {each.name}))
+            else:
+                group.add(each.name)
+    _, most = max(alike, key=lambda group: len(group[1]), default=({}, set()))
 
     def judged(standing: Standing) -> Standing:
-        if standing.result is None:
+        if standing.result is None or standing.name in most:
             return standing
-        if standing.name not in found:
-            why = "its result is for other tasks or references than those of other entries"
-        elif largest_difference(usual_facts, found[standing.name]) > AGREE:
-            why = "its result has other sizes of tasks or other reference scores than those of other entries"
-        else:
-            return standing
+        why = "its result is for other tasks or references than those of other entries"
+        if tasks(standing) == usual:
+            why = "the sizes or reference scores of its tasks differ from those of most entries"
         return Standing(standing.entry, None, None, why)
 
     return list(map(judged, standings))
 
 
-def _facts(standing: Standing) -> dict[tuple[Place, int, str], float]:
-    """The facts of tasks, by run and name; -1 where there is none."""
-    return {
-        (cell.place, cell.seed, name): -1.0 if value is None else value
-        for cell in standing.cells
-        for name, value in facts(cell).items()
-    }
+def _facts(standing: Standing) -> Facts:
+    return {(cell.place, cell.seed, name): fact for cell in standing.cells for name, fact in facts(cell).items()}
 
 
 class _Stale(Exception):

@@ -148,7 +148,8 @@ class NetworkTask(ABC):
     def true_weights(self) -> Float[Tensor, " k"]:
         """The whitened weights that simulated targets come from: one exact draw from their posterior.
 
-        Of an official task, or one that `build` made: files of others do not have the seed, so these are not theirs.
+        Only for official tasks and those made by `build`: files of others do not store the seed, so the weights would
+        not be those behind their targets.
         """
         seed = self.targets_seed
         return _draw_weights(

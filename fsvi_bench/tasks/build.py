@@ -69,6 +69,9 @@ def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawDat
     return CertifiedTask(task.certified().frozen, task.certificate)
 
 
+SMALLEST_STD = float(np.sqrt(np.finfo(np.float64).tiny))  #: below it, squares lose digits
+
+
 def standardisation(values: Array) -> tuple[Array, Array]:
     """Mean and population standard deviation over rows; for a constant column, exactly its value and 1.
 
@@ -79,11 +82,12 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = values.mean(0), values.std(0)
     std = np.where(constant, 1.0, std)
-    if (wrong := ~(np.isfinite(std) & (std > 0))).any():
+    if (wrong := ~(np.isfinite(std) & (std >= SMALLEST_STD))).any():
+        column = f"input column {np.argmax(wrong)}" if wrong.ndim else "the target"
         largest = np.abs(values).max(0)[wrong].flat[0]
         raise InputError(
-            f"a column of the data has values of size {largest:.3g}, expected ones whose squares are ordinary float64"
-            " numbers; rescale it"
+            f"the values of {column} reach {largest:.3g} and vary by too much or too little for float64, expected ones "
+            "whose squares are normal numbers; rescale them"
         )
     return np.where(constant, values[0], mean), std
 

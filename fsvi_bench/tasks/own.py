@@ -169,8 +169,10 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
     if np.ma.is_masked(values):
         raise InputError(f"{what} has masked entries, expected only numbers; fill them or drop their rows")
     try:
-        if isinstance(values, torch.Tensor):  # NumPy has no bfloat16
-            values = (values if values.is_complex() else values.double()).detach().cpu()
+        if isinstance(values, torch.Tensor):
+            if values.is_complex():
+                raise TypeError
+            values = values.detach().cpu().double()  # NumPy has no bfloat16
         array = np.asarray(values)
         texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)
         if texts or array.dtype.kind not in "biufO" or not array.ndim:

@@ -214,8 +214,8 @@ class Task:
         """
         if Path(path).suffix != ".safetensors":
             raise InputError(
-                f"the path {quoted(str(path))} does not end in .safetensors, by which tasks are found in folders; name "
-                "a file such as mine.safetensors"
+                f"the path {quoted(str(path))} does not end in .safetensors, the ending by which folders are searched "
+                "for tasks; name a file such as mine.safetensors"
             )
         save((self.frozen, self.certificate), Path(path))
 

@@ -181,6 +181,24 @@ def test_a_message_says_what_its_posterior_is_over(over, mode, known):
             _posterior(message, SimpleNamespace(k=data.k), "ffg")
 
 
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ({"a": {"ffg_floor": 0.4}}, {"b", "c"}),  # not that of the first, if others agree
+        ({"a": {"ffg_floor": 0.4}, "b": {"N": 99}, "c": {"k": 6}}, {"a"}),  # a whole result, not a mixture of them
+        ({"a": {"ffg_floor": 0.4, "N": 101}, "b": {"ffg_floor": 0.4, "N": 101}}, {"a", "b"}),
+    ],
+)
+def test_the_facts_of_tasks_are_those_of_most_results(tmp_path, changes, valid):
+    root = make_board(tmp_path, {name: lambda place, seed: 1.0 for name in ("a", "b", "c")}, edition(["yacht"]))
+    for name, change in changes.items():
+        found = read_result(path := result_path(root, "v2", name))
+        first, *others = found.cells
+        moved = first.model_copy(update={"task": first.task.model_copy(update=change)})
+        write_result(path, found.model_copy(update={"cells": (moved, *others)}))
+    assert {each.name for each in read_board(root).standings if each.stale is None} == valid
+
+
 @pytest.mark.parametrize(("k", "n", "most"), [(2, 1000, 1000), (2, 1001, 1000), (1001, 1001, 1001), (1001, 1002, 1001)])
 def test_particles_are_at_most_a_thousand_or_as_many_as_weights(k, n, most):
     message = Message(status="ok", posterior=posterior_file(ParticlesPosterior(torch.ones(n, k, dtype=torch.float64))))
@@ -197,9 +215,9 @@ def test_particles_are_at_most_a_thousand_or_as_many_as_weights(k, n, most):
         (NETWORKS, "reference_sha256", "0" * 64, "its result is for other tasks or references than"),
         (NETWORKS, "sha256", "0" * 64, "its result is for other tasks or references than"),
         (edition(["yacht"]), "sha256", "0" * 64, "its result is for other tasks or references than"),
-        (NETWORKS, "log_z", -20.1, "its result has other sizes of tasks or other reference scores than"),
-        (edition(["yacht"]), "N", 101, "its result has other sizes of tasks or other reference scores than"),
-        (edition(["yacht"]), "map_joint_predictive_kl_box", None, "its result has other sizes of tasks"),
+        (NETWORKS, "log_z", -20.1, "the sizes or reference scores of its tasks differ from those of most"),
+        (edition(["yacht"]), "N", 101, "the sizes or reference scores of its tasks differ from those of most"),
+        (edition(["yacht"]), "map_joint_predictive_kl_box", None, "the sizes or reference scores of its tasks differ"),
         (edition(["yacht"]), "ffg_floor", 0.5 * (1 + 1e-9), None),  # rounding of another processor
     ],
 )

@@ -221,9 +221,11 @@ BAD = [
     ),
     (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
     (data(), {"initial_noise_variance": 1e-6}, "initial_noise_variance is 1e-06, expected 2e-06 or more"),
-    ((data()[0] * [1, 1e200], data()[1]), {}, r"a column of the data has values of size \S+e\+\d+, .*; rescale it"),
-    ((data()[0], data()[1] * 1e-200), {}, "a column of the data has values of size .*e-19., .*; rescale it"),
+    ((data()[0] * [1, 1e200], data()[1]), {}, r"the values of input column 1 reach \S+e\+\d+ and .*; rescale"),
+    ((data()[0], data()[1] * 1e-200), {}, "the values of the target reach .*e-19. and .*; rescale them"),
+    ((data()[0], data()[1] * 1e-162), {}, "the values of the target reach .* and .*; rescale them"),
     ((torch.from_numpy(data()[0]) + 1j, data()[1]), {}, "X is not numeric"),
+    (((torch.from_numpy(data()[0]) + 1j).conj(), data()[1]), {}, "X is not numeric"),  # conjugated only when read
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
     (data(), {"name": None}, "name is None, expected text"),
     (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),

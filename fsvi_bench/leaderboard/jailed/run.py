@@ -174,8 +174,9 @@ def _posterior(message: Message, task: Task | NetworkData, family: Family) -> Po
         raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
     if posterior.kind != KIND_OF[family]:
         raise RunFailed(f"it sent a posterior of kind {posterior.kind}, expected {KIND_OF[family]} for its family")
-    if isinstance(posterior, ParticlesPosterior) and (n := len(posterior.particles)) > max(MAX_PARTICLES, k):
-        raise RunFailed(f"it sent {n:,} particles, expected at most {max(MAX_PARTICLES, k):,}")
+    most = max(MAX_PARTICLES, k)
+    if isinstance(posterior, ParticlesPosterior) and len(posterior.particles) > most:
+        raise RunFailed(f"it sent {len(posterior.particles):,} particles, expected at most {most:,}")
     return posterior
 
 
