@@ -76,7 +76,7 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     """Mean and population standard deviation over rows; for a constant column, exactly its value and 1.
 
     Raises:
-        InputError: a standard deviation overflows, or underflows to 0.
+        InputError: a column varies by too much or too little for squares in float64.
     """
     constant = values.max(0) == values.min(0)
     with np.errstate(over="ignore", invalid="ignore"):
