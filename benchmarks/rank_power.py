@@ -30,9 +30,9 @@ from fsvi_bench.statistics.all_pairs import LEVEL, pairwise_p_values
 from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
 
 STUDY = Path(__file__).parents[1] / "docs" / "study" / "scores.csv.gz"
-#: Data sets, tasks and seeds, by number of methods.
-DESIGNS = {
-    7: ((15, 5, 3), (7, 20, 1), (7, 5, 3), (15, 5, 1), (15, 20, 3)),
+#: Data sets, tasks and seeds, by number of methods; with a fourth number, so many tasks have these seeds and the others one.
+DESIGNS: dict[int, tuple[tuple[int, ...], ...]] = {
+    7: ((15, 5, 3), (15, 5, 3, 1), (7, 20, 1), (7, 5, 3), (15, 5, 1), (15, 20, 3)),
     20: ((15, 5, 3), (7, 20, 1)),
     30: ((15, 5, 3), (10, 5, 1), (7, 5, 1)),
 }
@@ -40,7 +40,7 @@ SPACINGS = np.geomspace(0.05, 1.6, 12)  #: of the μ_m, in standard deviations o
 BOARDS, NULL_BOARDS, RESAMPLES, POWER = 200, 400, 1000, 0.8
 WIDTH = 0.25  #: of bins of true differences
 
-Design = tuple[int, int, int]
+Design = tuple[int, ...]
 Shares = tuple[float, float, float]
 
 
@@ -73,12 +73,14 @@ def nemenyi(ranks: np.ndarray, stream: np.random.Generator) -> np.ndarray:
 def distinguished(means: np.ndarray, design: Design, shares: Shares, stream: np.random.Generator, old: bool,
                   skewed: bool = False) -> np.ndarray:  # fmt: skip
     """[a, b]: whether a is distinguished from b on one simulated board, as the better one."""
-    (D, T, S), M = design, len(means)
+    (D, T, S), M = design[:3], len(means)
     a, b, c = (share**0.5 * stream.standard_normal((*shape, M)) for share, shape in
                zip(shares, ((D, 1, 1), (D, T, 1), (D, T, S)), strict=True))  # fmt: skip
     if skewed:
         a = shares[0] ** 0.5 * (stream.exponential(size=a.shape) ** 2 - 2) / 20**0.5  # of variance 1
-    ranks = rankdata(means + a + b + c, axis=-1).mean(2)
+    of_seeds = rankdata(means + a + b + c, axis=-1)
+    replicated = design[3] if len(design) > 3 else T
+    ranks = np.concatenate([of_seeds[:, :replicated].mean(2), of_seeds[:, replicated:, 0]], axis=1)
     if old:
         return nemenyi(ranks, stream)
     mean_ranks = ranks.mean((0, 1))

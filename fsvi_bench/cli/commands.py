@@ -421,6 +421,7 @@ class LeaderboardInit(Options):
         datasets: Data set; may be repeated. Default: all with official tasks.
         networks: Network, such as yacht-collapsed-10, in place of data sets; may be repeated.
         seeds: Number of seeds per entry and ranked task.
+        replicated_tasks: How many ranked tasks of each data set, the first ones, have all seeds. Default: all.
         allow_without_isolation: Also rank results of `verify --without-isolation`.
     """
 
@@ -430,6 +431,7 @@ class LeaderboardInit(Options):
     datasets: Sequence[str] = ()
     networks: Annotated[Sequence[str], typer.Option("--network")] = ()
     seeds: Annotated[int, Field(ge=1, le=20)] = 1
+    replicated_tasks: Annotated[int, Field(ge=1, le=20)] | None = None
     allow_without_isolation: bool = False
 
 

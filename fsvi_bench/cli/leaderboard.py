@@ -33,7 +33,7 @@ def leaderboard_init(options: commands.LeaderboardInit) -> None:
         if name not in known:
             raise InputError(f"--dataset {quoted(name)} has no official tasks; choose from {', '.join(known)}")
     names = networks or list(options.datasets or known)
-    more = options.model_dump(include={"seeds", "allow_without_isolation"})
+    more = options.model_dump(include={"seeds", "replicated_tasks", "allow_without_isolation"})
     made = make_board(root, options.edition, names, secret, PROTOCOLS[bool(networks)], **more)
     print(root / "editions" / made.name)
     stderr.print(f"{secret} contains the secret that generates the ranked tasks: keep it safe, and out of git")

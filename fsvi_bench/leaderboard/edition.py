@@ -57,7 +57,9 @@ class Edition(Strict):
     status: Literal["open", "closed"]
     secret_sha256: Sha256
     secret: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  #: published when the edition closes
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1  #: number of seeds per entry and ranked task
+    seeds: Annotated[int, Field(ge=1, le=20)] = 1  #: number of seeds per entry and replicated task
+    #: how many ranked tasks of each data set are replicated, the first ones; the others have one seed; None: all
+    replicated_tasks: Annotated[int, Field(ge=1, le=20)] | None = None
     allow_without_isolation: bool = False  #: whether results without isolation are ranked
 
     @model_validator(mode="after")
@@ -68,6 +70,8 @@ class Edition(Strict):
             raise ValueError("the SHA-256 of the secret differs from 'secret_sha256'")
         if len(set(self.datasets)) < len(self.datasets):
             raise ValueError("'datasets' names a data set twice")
+        if self.replicated_tasks is not None and self.seeds == 1:
+            raise ValueError("'replicated_tasks' needs several seeds, but 'seeds' is 1")
         return self
 
     @property
@@ -103,10 +107,17 @@ class Edition(Strict):
         """Whether it is for development, and not ranked if there are others."""
         return self.data_of(dataset) in DEVELOPMENT_DATASETS
 
+    def ranked_runs(self, dataset: str, tasks: int) -> list[tuple[Place, int]]:
+        """All runs of an entry on the ranked tasks of a data set: a task and the number of a seed."""
+        replicated = tasks if self.replicated_tasks is None else self.replicated_tasks
+        seeds = [range(self.seeds if number < replicated else 1) for number in range(tasks)]
+        return [(Place("ranked", dataset, number), seed) for number in range(tasks) for seed in seeds[number]]
+
     @property
     def sha256(self) -> str:
         """Hash of everything the scores of an edition depend on; it does not change when the edition closes."""
-        return sha256_of_json([self.name, self.protocol, self.datasets, self.secret_sha256, self.seeds])
+        runs = [self.seeds] if self.replicated_tasks is None else [self.seeds, self.replicated_tasks]
+        return sha256_of_json([self.name, self.protocol, self.datasets, self.secret_sha256, *runs])
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ def runs(edition: Edition) -> Iterator[tuple[Place, int]]:
     """All runs of an entry: ranked tasks with each seed."""
     for dataset in edition.datasets:
         model_of(dataset)
-        for number in range(TASKS):
-            yield from ((Place("ranked", dataset, number), seed) for seed in range(edition.seeds))
+        yield from edition.ranked_runs(dataset, TASKS)
 
 
 def ranked_networks(edition: Edition, secret: Secret) -> Iterator[tuple[Planned, int]]:

@@ -49,7 +49,7 @@ def runs(edition: Edition) -> list[tuple[Place, int]]:
     for dataset in edition.datasets:
         if not (splits := official_splits(dataset)):
             raise InputError(f"edition {edition.name}: '{dataset}' has no official tasks; remove it from the edition")
-        found += [(Place("ranked", dataset, number), seed) for number in range(TASKS) for seed in range(edition.seeds)]
+        found += edition.ranked_runs(dataset, TASKS)
         found += [(Place("official", dataset, split), 0) for split in OFFICIAL_SPLITS if split in splits]
     return found
 

@@ -1,4 +1,4 @@
-"""Ranking of entries: within each ranked task and seed, averaged over these, and then over data sets.
+"""Ranking of entries: within each ranked task and seed, averaged over seeds, tasks and data sets, in this order.
 
 Each table ranks entries by other scores, and editions of networks have a table of their own. Scores up to a margin
 above the smallest of a group are tied and share the mean of their ranks, so adding a little noise to a copied method,
@@ -98,9 +98,14 @@ def score_frame(runs: pd.DataFrame, score: str, kind: str = "ranked") -> pd.Data
     return found.fillna(math.inf) if score in SCORES else found
 
 
+def by_task(scores: pd.DataFrame) -> pd.DataFrame:
+    """The medians of `score_frame` over the seeds of each task, so that every task counts once."""
+    return scores.groupby(["dataset", "number"]).median()
+
+
 @dataclass(frozen=True)
 class Spread:
-    """Median, quartiles and mean of a score over runs; NaN if no run has it."""
+    """Median, quartiles and mean of a score over tasks; NaN if no task has it."""
 
     median: float
     low: float
@@ -108,8 +113,8 @@ class Spread:
     mean: float
 
 
-def spreads(scores: Float[np.ndarray, "runs M"]) -> list[Spread]:
-    """The spread of each entry's scores. Quartiles between two runs are the mean of both, like medians: one may be
+def spreads(scores: Float[np.ndarray, "tasks M"]) -> list[Spread]:
+    """The spread of each entry's scores. Quartiles between two tasks are the mean of both, like medians: one may be
     infinite."""
     ordered = np.sort(scores, 0)  # NaN last
     count = (~np.isnan(ordered)).sum(0)
@@ -133,7 +138,7 @@ class Line:
     outranked_by: list[str] | None  #: the entries that are significantly better; None if not tested
     ranks: Mapping[Any, float]  #: by data set
     by_dataset: Mapping[Any, Spreads]
-    spreads: Spreads  #: over the runs of the ranked data sets
+    spreads: Spreads  #: over the tasks of the ranked data sets
     gap: float | None  #: median objective gap of these runs, nats; None if unknown
     converged: bool | None  #: whether training reached the optimum of the objective; None if not known
     seconds: float  #: median duration of a run, by the verifier's clock
@@ -182,7 +187,7 @@ def ranks_with_map(runs: pd.DataFrame, scores: Sequence[Score]) -> pd.DataFrame:
         frame = pd.DataFrame(ranks, together.index, together.columns)
         found.append(frame.where(together[MAP].notna().groupby("dataset").transform("all"), axis=0))
     by_run = sum(found[1:], found[0]) / len(scores)
-    return by_run.groupby("dataset").mean()
+    return by_run.groupby(["dataset", "number"]).mean().groupby("dataset").mean()
 
 
 def scores_and_margins(runs: pd.DataFrame, score: Score) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -198,7 +203,8 @@ def _lines(
 ) -> list[Line]:
     """The lines of a table, by mean rank."""
     of_scores = [run_ranks(runs, score) for score in scores]
-    ranks = sum(of_scores[1:], of_scores[0]) / len(scores)
+    by_run = sum(of_scores[1:], of_scores[0]) / len(scores)
+    ranks = by_run.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
     by_dataset, suspicion = ranks.groupby("dataset").mean(), outliers(runs, scores)
     mean_ranks, intervals = _mean_ranks(ranks, ranked, stream)
     of_ranked = by_dataset.loc[[*ranked]].to_numpy().T
@@ -227,8 +233,7 @@ def _mean_ranks(
     ranks: pd.DataFrame, ranked: Sequence[str], stream: np.random.Generator
 ) -> tuple[Float[np.ndarray, " M"], list[tuple[float, float] | None]]:
     """Mean ranks over data sets, and their intervals, None from too few data sets."""
-    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task do not count as separate tasks
-    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
+    bootstrap = bootstrap_run_ranks({name: ranks.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
     if len(ranked) < FEWEST_DATASETS:
         return bootstrap.mean_rank, [None] * ranks.shape[1]
     return bootstrap.mean_rank, [interval and interval[1:] for interval in bootstrap.intervals()]
@@ -242,7 +247,7 @@ def _spreads(
     of_datasets: dict[str, dict[str, Spreads]] = {}
     over_datasets: dict[str, Spreads] = {}
     for score in SHOWN:
-        frame = score_frame(runs, score)
+        frame = by_task(score_frame(runs, score))
         names, datasets = list(map(str, frame)), frame.index.get_level_values("dataset")
         for name, spread in zip(names, spreads(frame[datasets.isin(ranked)].to_numpy()), strict=True):
             over_datasets.setdefault(name, {})[score] = spread
@@ -279,8 +284,9 @@ class Variation(NamedTuple):
 def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Variation | None:
     """How much of the spread of an entry's ranked runs comes from its seeds, and how much from the tasks.
 
-    By a one-way analysis of variance within each ranked data set, averaged over data sets. As in comparisons, scores
-    below `TIE` count as `TIE`. None with one seed, or if a run lacks the score or it is infinite.
+    By a one-way analysis of variance within each ranked data set, averaged over data sets. Tasks that differ in their
+    number of seeds have the same weight. As in comparisons, scores below `TIE` count as `TIE`. None with one seed, or
+    if a run lacks the score or it is infinite.
     """
     rows = [
         (cell.dataset, cell.number, cell.seed, getattr(cell.scores, score, None))
@@ -291,9 +297,10 @@ def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Var
     logs = frame["score"].astype(float).clip(lower=TIE).map(math.log10)
     if frame["seed"].nunique() < 2 or not np.isfinite(logs).all():
         return None
-    by_task = logs.groupby([frame["dataset"], frame["number"]])
-    within = by_task.var().groupby("dataset").mean()
-    between = by_task.mean().groupby("dataset").var() - within / frame["seed"].nunique()
+    tasks = logs.groupby([frame["dataset"], frame["number"]]).agg(["mean", "var", "count"])
+    of_datasets = tasks.assign(share=1 / tasks["count"]).groupby("dataset")
+    within = of_datasets["var"].mean()  # tasks with one seed have none
+    between = of_datasets["mean"].var() - within * of_datasets["share"].mean()
     return Variation(math.sqrt(within.mean()), math.sqrt(max(0.0, between.mean())))
 
 
@@ -306,7 +313,9 @@ def outliers(runs: pd.DataFrame, scores: Iterable[Score]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for score in scores:
-        of_kinds = [score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official")]
+        of_kinds = [
+            by_task(score_frame(runs, score, kind)).groupby("dataset").median() for kind in ("ranked", "official")
+        ]
         logs = [(medians.clip(lower=0) + FLAT).map(math.log10) for medians in of_kinds]
         gains = logs[0].sub(logs[1]).median()
         beyond = {str(name): gain for name, gain in gains.items() if gain > gains.drop(name).median() + OUTLYING}
@@ -363,7 +372,7 @@ Frames = Iterable[tuple[pd.DataFrame, pd.DataFrame]]  #: `scores_and_margins`, f
 
 def dataset_medians(frames: Frames, entry: str, datasets: Sequence[str]) -> list[tuple[float, ...]]:
     """An entry's medians on each data set, one for each score."""
-    columns = [scores[entry].groupby("dataset").median()[[*datasets]].tolist() for scores, _ in frames]
+    columns = [by_task(scores)[entry].groupby("dataset").median()[[*datasets]].tolist() for scores, _ in frames]
     return [*zip(*columns, strict=True)]
 
 
@@ -384,9 +393,9 @@ def paired(
     """
     parts = [_log_ratios(scores, margins, a, others) for scores, margins in frames]
     ratios = pd.concat(parts, keys=range(len(parts))).groupby(["dataset", "number"]).mean()
-    by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
-    means = np.stack([tasks.mean(1) for tasks in by_task], 1)
-    half = np.stack([half_width(tasks, (1 - share) / share) for tasks in by_task], 1)
+    by_dataset = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
+    means = np.stack([tasks.mean(1) for tasks in by_dataset], 1)
+    half = np.stack([half_width(tasks, (1 - share) / share) for tasks in by_dataset], 1)
     return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
 
 

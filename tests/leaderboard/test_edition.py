@@ -90,6 +90,8 @@ def test_a_damaged_secret_is_refused(tmp_path, match, spoil):
         {"datasets": []},
         {"datasets": ["yacht", "yacht"]},
         {"seeds": 0},
+        {"seeds": 2, "replicated_tasks": 0},
+        {"replicated_tasks": 1},  # with one seed
         {"name": "../v2"},
         {"more": 1},
     ],
@@ -148,6 +150,16 @@ def test_runs_are_of_five_ranked_and_five_official_tasks_a_data_set(seeds):
     found = runs(edition(["diabetes", "yacht"], seeds=seeds))
     assert len(set(found)) == len(found) == 2 * (5 * seeds + 5)
     assert sum(place.kind == "ranked" for place, _ in found) == 2 * 5 * seeds
+
+
+def test_only_the_replicated_tasks_have_several_seeds():
+    of = edition(["diabetes", "yacht"], seeds=3, replicated_tasks=2)
+    found = [run for run in runs(of) if run[0].kind == "ranked"]
+    seeds = [0, 1, 2, 0, 1, 2, 0, 0, 0]
+    tasks = [0, 0, 0, 1, 1, 1, 2, 3, 4]
+    expected = [(dataset, *each) for dataset in of.datasets for each in zip(tasks, seeds, strict=True)]
+    assert [(place.dataset, place.number, seed) for place, seed in found] == expected
+    assert of.sha256 != edition(["diabetes", "yacht"], seeds=3).sha256
 
 
 def test_ranked_tasks_are_drawn_as_promised(made):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -67,7 +68,8 @@ def save_task(folder, secret=SECRET):
 
 def test_an_entry_runs_on_the_ranked_tasks():
     assert runs(NETWORKS) == [(FIRST, 0), (Place("ranked", TOY, 1), 0)]
-    assert len(runs(edition(["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3))) == 6
+    of = partial(edition, ["yacht-collapsed-10"], protocol="network-tasks/1", seeds=3)
+    assert (len(runs(of())), len(runs(of(replicated_tasks=1)))) == (6, 4)
     with pytest.raises(InputError, match="unknown network 'yacht': expected one of boston-collapsed-50"):
         runs(edition(["yacht"], protocol="network-tasks/1"))
     with pytest.raises(InputError, match="edition v2 is not an edition of networks; create one"):

@@ -21,6 +21,7 @@ from fsvi_bench.leaderboard.ranking import (
     BOUND,
     HEADLINES,
     TIE,
+    Spread,
     _training,
     comparison,
     paired,
@@ -118,6 +119,18 @@ def test_further_seeds_of_a_task_narrow_no_interval(tmp_path):
     }
 
 
+def test_a_task_with_several_seeds_counts_once(tmp_path):
+    """Its score is the median over them: medians over tasks are 3 here, and 8 over runs."""
+    kl = lambda place, seed: 8.0 + seed if place.number == 0 else float(place.number)  # noqa: E731
+    of = edition(DATASETS, seeds=4, replicated_tasks=1)
+    lines = table(tmp_path, {"a": kl, "b": lambda place, seed: 100.0}, of)
+    spread = Spread(median=3.0, low=2.0, high=4.0, mean=(9.5 + 1 + 2 + 3 + 4) / 5)
+    assert lines["a"].spreads["kl"] == lines["a"].by_dataset["yacht"]["kl"] == spread
+    assert (lines["a"].finished, lines["a"].runs) == (4 * 8, 4 * 8)
+    found = comparison(read_board(tmp_path), *read_board(tmp_path).standings)
+    assert {each.a for each in found.differences} == {(3.0,)}
+
+
 def test_the_variation_of_seeds_and_tasks_is_that_of_an_analysis_of_variance():
     """F is the mean square between tasks, n s_tasks² + s_seeds², over that within them, s_seeds²."""
     logs = {name: np.random.default_rng(place).normal(1, [[0.1], [0.3]][place], (5, 3)) + np.arange(5)[:, None]
@@ -137,6 +150,25 @@ def test_the_variation_of_seeds_and_tasks_is_that_of_an_analysis_of_variance():
         assert own.seeds**2 == pytest.approx(squares["within"][-1])
     both = variation(cells, "kl", [*logs])
     assert both == pytest.approx((np.mean(squares["within"]) ** 0.5, np.mean(squares["between"]) ** 0.5))
+
+
+def test_the_variation_is_unbiased_if_one_task_alone_is_replicated():
+    """The mean of a task with n seeds has 1/n of their variance, which differs from task to task."""
+    seeds, tasks, rng = 0.4, 0.6, np.random.default_rng(0)
+    datasets = ["airfoil", "elevators", "energy", "kin40k", "kin8nm", "naval", "parkinsons", "pol", "power", "protein"]
+    of = edition(datasets, seeds=3, replicated_tasks=1)
+    places = runs(of)
+
+    def drawn():
+        means = {place: rng.normal(1.0, tasks) for place, _ in places}
+        kls = {run: 10 ** rng.normal(means[run[0]], seeds) for run in places}
+        cells = result(entry("a"), of, lambda place, seed: kls[place, seed], places).cells
+        return np.square(variation(cells, "kl", datasets))
+
+    found = [drawn() for _ in range(100)]
+    mean, error = np.mean(found, 0), np.std(found, 0) / 10
+    assert (error < [0.007, 0.02]).all()  # subtracting the seeds' variance as if all had 3 seeds would add 0.085
+    assert (np.abs(mean - [seeds**2, tasks**2]) < 4 * error).all()
 
 
 @pytest.mark.parametrize(
@@ -338,9 +370,10 @@ def test_a_comparison_equals_that_of_a_naive_implementation(tmp_path):
     assert found.p_value == signed_rank_test(counted)
 
 
-def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
-    """Within each ranked task and seed, then averaged over these, then over the data sets that count."""
-    of, rng = edition(DATASETS, seeds=2), np.random.default_rng(1)
+@pytest.mark.parametrize("replicated", [None, 2])
+def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path, replicated):
+    """Within each ranked task and seed, then averaged over seeds, tasks, and the data sets that count."""
+    of, rng = edition(DATASETS, seeds=2, replicated_tasks=replicated), np.random.default_rng(1)
     drawn = {name: {} for name in "abcd"}
     for name in drawn:
         for run in runs(of):
@@ -348,11 +381,12 @@ def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
     kls = {name: partial(lambda scores, place, seed: scores[place, seed], scores) for name, scores in drawn.items()}
     means = {name: [] for name in drawn}
     for dataset in ("diabetes", "yacht", "wine", "energy"):
-        rows = [
-            naive_ranks([math.inf if scores[run] is None else scores[run] for scores in drawn.values()])
-            for run in runs(of)
-            if (run[0].kind, run[0].dataset) == ("ranked", dataset)
-        ]
+        of_tasks = {}
+        for run in runs(of):
+            if (run[0].kind, run[0].dataset) == ("ranked", dataset):
+                row = naive_ranks([math.inf if scores[run] is None else scores[run] for scores in drawn.values()])
+                of_tasks.setdefault(run[0], []).append(row)
+        rows = [[sum(column) / len(column) for column in zip(*each, strict=True)] for each in of_tasks.values()]
         for name, column in zip(drawn, zip(*rows, strict=True), strict=True):
             means[name].append(sum(column) / len(column))
     assert ranks(tmp_path, kls, of) == pytest.approx({name: sum(each) / 4 for name, each in means.items()}, rel=1e-12)
@@ -360,7 +394,7 @@ def test_mean_ranks_equal_those_of_a_naive_implementation(tmp_path):
 
 def test_the_map_ranks_as_an_entry_with_its_scores_would(tmp_path):
     """Its joint predictive KLs are 0.25 on all tasks of these boards, a tenth of such an entry's KL."""
-    of, rng = edition(["boston", "wine", "yacht"]), np.random.default_rng(3)
+    of, rng = edition(["boston", "wine", "yacht"], seeds=2, replicated_tasks=1), np.random.default_rng(3)
     drawn = {name: {run: float(rng.uniform(2.3, 2.7)) for run in runs(of)} for name in "abcd"}
     kls = {name: partial(lambda scores, place, seed: scores[place, seed], scores) for name, scores in drawn.items()}
     board = read_board(make_board(tmp_path / "without", kls, of))

@@ -99,18 +99,22 @@ def test_json_holds_what_the_pages_show(site, root, files):
     assert board["refused"][0]["name"] == "broken"
 
 
-def test_the_page_of_an_entry_separates_seeds_from_tasks_if_there_are_several(tmp_path, site):
-    of = edition(DATASETS, seeds=2)
+def test_pages_separate_seeds_from_tasks_if_there_are_several(tmp_path, site):
+    of = edition(DATASETS, seeds=2, replicated_tasks=2)
     kl = lambda place, seed: 1.0 + place.number + seed  # noqa: E731
     made = Site(read_board(make_board(tmp_path, {"a": kl, "b": lambda place, seed: 3.0}, of)))
-    page = Page(dict(site_files(made))["methods/a.html"])
+    page, first = (Page(dict(site_files(made))[name]) for name in ("methods/a.html", "index.html"))
     cells, shown = made.shown["a"].cells, page.every("data-v")
     for score in ("kl", "joint_predictive_kl_box"):
         found = variation(cells, score, of.ranked_datasets)
         assert min(found) > 0
         assert {str(found.seeds), str(found.tasks)} <= set(shown)
+        assert str(found.seeds) in first.every("data-v")
     assert "between seeds between tasks" in page.words
-    assert "between seeds" not in Page(dict(site_files(site))["methods/near.html"]).words  # has one seed
+    assert all("between the 2 seeds of a task (the first 2 of each data set)" in each.words for each in (page, first))
+    assert "the first 2 with 2 seeds and the others with one" in first.words
+    for name in ("methods/near.html", "index.html"):
+        assert "between seeds" not in Page(dict(site_files(site))[name]).words  # has one seed
 
 
 def test_the_first_comparison_is_of_the_best_two_that_are_not_exact(site):

@@ -30,6 +30,7 @@ from fsvi_bench.leaderboard.ranking import (
     Score,
     Spread,
     Table,
+    Variation,
     dataset_medians,
     p_value,
     paired,
@@ -108,6 +109,16 @@ class Site:
         """The values of a field of the results' provenance, in order; a result with several has them all."""
         values = (each.result.provenance.get(name) for each in self.shown.values() if each.result)
         return sorted({part for value in values if value for part in str(value).split(" and ")})
+
+    @cached_property
+    def variations(self) -> dict[str, dict[Score, Variation | None]]:
+        """By entry: how much its scores vary between seeds and tasks. None if the edition has one seed, and for scores
+        that are estimated, since their errors would look like a spread between seeds."""
+        ranked, scores = self.board.edition.ranked_datasets, [score for key in self.tables for score in HEADLINES[key]]
+        return {
+            name: {score: None if score in ESTIMATED else variation(each.cells, score, ranked) for score in scores}
+            for name, each in self.shown.items()
+        }
 
     @property
     def some_before_closing(self) -> bool:
@@ -212,7 +223,8 @@ def positions(scores: Sequence[float]) -> list[float]:
 def _method_page(site: Site, standing: Standing) -> bytes:
     """The page of an entry: its description, its results, and the commands that reproduce them."""
     lines = {key: line for key, table in site.tables.items() for line in table.lines if line.name == standing.name}
-    score: Score = "kl" if "posterior" in lines else "joint_predictive_kl_box"
+    scores = {score for key in lines for score in HEADLINES[key]}
+    score: Score = "kl" if "kl" in scores else "joint_predictive_kl_box"
     course = _course(standing)
     return site.page(
         "method.html.j2",
@@ -221,11 +233,7 @@ def _method_page(site: Site, standing: Standing) -> bytes:
         suspicion=max((line.suspicion for line in lines.values() if line.suspicion is not None), default=None),
         by_score={score: line for key, line in lines.items() for score in HEADLINES[key]},
         variations={
-            score: found
-            for key in lines
-            for score in HEADLINES[key]
-            if score not in ESTIMATED  # whose errors would look like a spread between seeds
-            if (found := variation(standing.cells, score, site.board.edition.ranked_datasets))
+            key: each for key, each in site.variations.get(standing.name, {}).items() if each and key in scores
         },
         drawn=score,
         curves=_curves(course.assign(score=course[score]), standing),
