@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fsvi_bench.errors import InputError, quoted
@@ -94,6 +96,10 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         trainer = pl.Trainer(
             accelerator=device,
             devices=1,
+            # One process, wherever it runs: Lightning would take the processes of a Slurm job for its own, and resume
+            # from an `hpc_ckpt_*.ckpt` in the root folder; this one is none.
+            plugins=[LightningEnvironment()],
+            default_root_dir=os.devnull,
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -123,6 +129,7 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
             # With `--device cpu` the GPU is left unused on purpose.
             warnings.filterwarnings("ignore", message="GPU available but not used")
+            warnings.filterwarnings("ignore", message="The `srun` command is available")
             yield
     finally:
         lightning.setLevel(level)

@@ -4,6 +4,7 @@ import logging
 import math
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -225,6 +226,17 @@ def test_lightnings_logger_keeps_the_level_that_the_user_gave_it(toy, clock, mon
     with pytest.raises(TypeError):
         train(Counting([toy], clock), "cpu")
     assert logger.level == level
+
+
+def test_a_job_of_slurm_is_trained_in_one_process_from_the_start(toy, clock, tmp_path, monkeypatch):
+    """Lightning would refuse the tasks, and resume from the file that it writes before Slurm requeues a job."""
+    for name, value in {"NTASKS": "4", "JOB_NAME": "batch", "JOB_ID": "1", "PROCID": "2", "LOCALID": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    Path("hpc_ckpt_1.ckpt").write_bytes(b"no checkpoint")
+    method = Counting([toy], clock)
+    assert train(method, "cpu") == 20
+    assert method.calls == list(range(20))
 
 
 def test_advice_about_gpus_is_dropped_and_other_warnings_are_not(toy, clock):
