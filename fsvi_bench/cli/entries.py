@@ -32,7 +32,7 @@ from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key
 from fsvi_bench.leaderboard.verifying import Verification
 from fsvi_bench.presenting.tables import ROUNDING, Table, in_words
 from fsvi_bench.running.executors import Executor, make_executor
-from fsvi_bench.running.options import parse_setting, require_ray
+from fsvi_bench.running.options import read_settings, require_ray
 from fsvi_bench.threads import use_one_thread
 
 
@@ -78,7 +78,7 @@ def _draft(options: Submit) -> tuple[str, dict[str, Any], bytes | None]:
     content = options.model_dump(include={"authors", "owner", "licence", "family", "link", "notes"}) | {
         "title": options.title or f"{short} {options.family}",
         "method": method,
-        "settings": dict(map(parse_setting, options.settings)),
+        "settings": read_settings(options.settings),
         "budget": {"steps": options.steps, "seconds": options.seconds},
     }
     return options.name or _name(f"{short}-{options.family}"), content, source

@@ -49,6 +49,10 @@ class BernoulliDropout(MaskedMethod):
 
         @model_validator(mode="after")
         def _consistent(self) -> Self:
+            if self.noise != "B":
+                raise ValueError(
+                    f"got noise={self.noise}, expected it to be left out, since masks have no types; choose estimator"
+                )
             if self.training == "masks" and self.optimise != "none":
                 raise ValueError(
                     "training=masks does not optimise the retain probability; choose optimise=none, or the method "

@@ -25,7 +25,7 @@ class Ivon(WeightSpaceMethod):
 
     q = N(m, 1/(N(h + δ))) with the prior as weight decay, δ = 1/N, and ℓ the mean loss per point. With ĝ the gradient
     of ℓ at a draw and ĥ = ĝ ε √(N(h + δ)), each step takes g ← β1 g + (1 − β1) ĝ, then
-    h ← β2 h + (1 − β2) ĥ + ½(1 − β2)² (h − ĥ)²/(h + δ), which keeps h positive, and
+    h ← β2 h + (1 − β2) ĥ + ½(1 − β2)² (h − ĥ)²/(h + δ), which keeps h + δ positive, and
     m ← m − α (h₀ + δ)(g/(1 − β1ᵗ) + δm)/(h + δ) (algorithm 1; the factor h₀ + δ is `rescale_lr` of its code).
     Its optimum for a linear model is EXACT-FFG. h is an average over 1/(1 − β2) steps: 100,000 with the published
     1 − 1e-5, which needs longer runs than those here. A model whose gradients per point, of order 1/σ², exceed h₀ needs

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import decode_source
+from importlib.util import decode_source, find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, get_args
@@ -25,7 +25,7 @@ from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.sources import SourceTree, meaning_sha256
+from fsvi_bench.sources import SourceTree, meaning_sha256, reached
 
 ENTRY_POINT_GROUP = "fsvi_bench.methods"
 
@@ -249,7 +249,7 @@ def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
         )
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
-    return _entry(name, getattr(module, name), spec, source)
+    return _entry(name, getattr(module, name), spec, source, Path(file).parent)
 
 
 def _import_source(path: str, file: str, source: bytes) -> ModuleType:
@@ -303,13 +303,29 @@ def _require_own_names(options: type[MethodOptions], spec: str) -> None:
                 raise InputError(f"'{spec}': option '{name}' hides an attribute of {base.__name__}; rename the option")
 
 
-def _entry(name: str, cls: object, spec: str, source: bytes | None = None) -> MethodEntry:
+def _entry(name: str, cls: object, spec: str, source: bytes | None = None, folder: Path | None = None) -> MethodEntry:
+    """A method; from a file, with the file's text and its folder."""
     cls = _require_method(cls, spec)
     try:
         code = _code_sha256(cls, source)
+        if source is not None and folder is not None:
+            _require_neighbours(spec, source, SourceTree(folder))
     except (ImportError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"the code of method {quoted(name)} cannot be read: {in_one_line(error)}; mend it") from error
     return MethodEntry(name, cls, _defaults(name, cls), code, spec, source)
+
+
+def _require_neighbours(spec: str, source: bytes, own: SourceTree) -> None:
+    """Raises InputError if a module beside a file is not the one that `import` finds, since that of another folder
+    would run under the hash of this one."""
+    for name in sorted({module.partition(".")[0] for module in reached([source], own=own)}):
+        beside = own.file(name)
+        if beside is None or name == "fsvi_bench":
+            continue
+        found = find_spec(name)
+        if found is None or found.origin is None or Path(found.origin).resolve() != beside.resolve():
+            origin = "nothing" if found is None else found.origin
+            raise InputError(f"{spec}: `import {name}` finds {origin}, expected {beside}; rename one of the modules")
 
 
 def _code_sha256(cls: type[Method], source: bytes | None) -> str:

@@ -66,9 +66,12 @@ def failed(job: Job, started: datetime, error: BaseException, lines: str | None 
     return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
 
 
-def _record(job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any]) -> Record:
-    origin = provenance(job.device, cell.seed, started) | ({"method_file": job.method.file} if job.method.file else {})
-    return record_of(cell, origin, **outcome)
+def _record(
+    job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any], device: Device | None = None
+) -> Record:
+    """The record of a cell; `device` is the one it used, by default the job's."""
+    source = {"method_file": job.method.file} if job.method.file else {}
+    return record_of(cell, provenance(device or job.device, cell.seed, started) | source, **outcome)
 
 
 def _require_same_sources(job: Job) -> None:
@@ -132,7 +135,8 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
                     result |= _objective(result["scores"], optimum, method, place, task)
         size, scoring = len(tasks), time.perf_counter() - begun
         spent = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
-        record = _record(job, cell, started, result | {"work": work, "details": details, "seconds": spent})
+        result |= {"work": work, "details": details, "seconds": spent}
+        record = _record(job, cell, started, result, job.device if method.trains else "cpu")
         outcomes.append(Outcome(record, kept if record.status == "ok" else None, trace))
     return outcomes
 

@@ -6,7 +6,7 @@ The settings of a method are read from, and written as, words of a command line 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -40,13 +40,27 @@ def parse_setting(text: str) -> tuple[str, Any]:
         ) from error
 
 
+def read_settings(words: Iterable[str]) -> dict[str, Any]:
+    """The values of `key=value` words by key.
+
+    Raises:
+        InputError: as `parse_setting`, or a key has two values.
+    """
+    found: dict[str, Any] = {}
+    for name, value in map(parse_setting, words):
+        if name in found and found[name] != value:
+            raise InputError(f"--set {name} is given twice, as {found[name]} and {value}; make one run for each value")
+        found[name] = value
+    return found
+
+
 def parse_settings(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Options of a method by name, from a mapping or from `key=value` words. A name may be METHOD.OPTION.
 
     Raises:
-        InputError: as `parse_setting`, or M is among them, which has its own flag.
+        InputError: as `read_settings`, or M is among them, which has its own flag.
     """
-    settings = dict(given if isinstance(given, Mapping) else map(parse_setting, _several(given)))
+    settings = dict(given) if isinstance(given, Mapping) else read_settings(_several(given))
     if any(name.rpartition(".")[2] == "M" for name in settings):
         raise InputError(f"--set M is not supported; set the size of the measurement set with {FLAGS['M']}")
     return settings

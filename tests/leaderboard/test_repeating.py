@@ -81,3 +81,11 @@ def test_with_the_published_secret_anyone_gets_the_maintainers_tasks_and_numbers
     assert (found.edition_status, theirs.edition_status) == ("open", "closed")
     assert theirs.edition_sha256 == found.edition_sha256
     assert read_board(published).standings[0].stale is None
+
+
+def test_a_check_may_choose_a_network(cli, tmp_path):
+    """Whether there is such a data set depends on the edition."""
+    status, _, error = cli("verify", "--check", "--dataset", "toy-collapsed-2", tmp_path / "entries" / "none")
+    assert status == 2
+    assert "none" in error
+    assert "toy-collapsed-2" not in error

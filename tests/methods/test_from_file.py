@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -184,6 +185,18 @@ def test_what_is_wrong_with_a_method_is_said_with_its_place(tmp_path, cli, name,
     (record,) = json.loads(out)
     assert (status, record["status"]) == (1, "failed")
     assert record["reason"].startswith(reason)
+
+
+def test_a_module_beside_a_file_is_the_one_that_is_imported(tmp_path):
+    """That of another folder would run under the hash of this one."""
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_a_method.py").write_text(f"SAID = {folder!r}")
+        (tmp_path / folder / "mine.py").write_text(f"{FILE}import beside_a_method\n")
+    assert load_method(f"{tmp_path}/first/mine.py:Mine").name == "Mine"
+    expected = f"`import beside_a_method` finds {tmp_path}/first/beside_a_method.py, expected {tmp_path}/second/"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        load_method(f"{tmp_path}/second/mine.py:Mine")
 
 
 def test_a_broken_package_hides_no_other_method_and_runs_nothing(cli, monkeypatch):

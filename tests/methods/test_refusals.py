@@ -111,6 +111,7 @@ def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
             {"training": "masks", "optimise": "shared"},
             "training=masks does not optimise the retain probability",
         ),
+        ("bernoulli-dropout", {"training": "masks", "noise": "A"}, "got noise=A, expected it to be left out"),
         (
             "ssge",
             {"score_estimator": "gaussian-oracle", "M": 20, "S": 20},

@@ -279,6 +279,22 @@ def test_what_is_not_ranked_is_counted_and_not_tested():
     assert unranked.against_first == (1, 1, 0, None)
 
 
+@pytest.mark.parametrize(
+    ("status", "ranks"), [("diverged", {"rand-a": 5 / 3, "fixed-a": 8 / 3, "ssge": 5 / 3}), ("failed", None)]
+)
+def test_what_diverged_is_last_and_what_failed_is_not_ranked(status, ranks):
+    first, *others = scored({"ssge": [0.5, 0.5, 0.5], "rand-a": [1.0, 2.0, 3.0], "fixed-a": [2.0, 3.0, 4.0]})
+    lost = record("ssge", 0, None, dataset=first.dataset, status=status, reason="NaN at step 3")
+    found = {name: each and each.mean_rank for name, each in intervals_of([lost, *others]).items()}
+    assert found == pytest.approx(ranks or {"rand-a": 1.0, "fixed-a": 2.0, "ssge": None})
+
+
+def test_scores_that_tables_show_as_zero_tie():
+    """Rounding errors of two exact methods always have the same order."""
+    rounding = {"rand-a": [1e-13] * 6, "fixed-a": [-1e-16] * 6}
+    assert standings_of(scored(rounding))[1].against_first == (0, 0, 6, 1.0)
+
+
 def test_fewer_seeds_than_another_method_has_are_not_missing_cells():
     """Seeds 0-1 beside 0-4: a split's score is the mean over the seeds that an entry has."""
     generator = np.random.default_rng(2)

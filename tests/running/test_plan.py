@@ -169,6 +169,12 @@ def test_nonsense_settings_are_refused(text):
         parse_settings([text])
 
 
+def test_an_option_has_one_value():
+    assert parse_settings(["lr=0.1", "lr=0.10"]) == {"lr": 0.1}
+    with pytest.raises(InputError, match=r"--set lr is given twice, as 0\.1 and 0\.2; make one run for each value"):
+        parse_settings(["lr=0.1", "lr=0.2"])
+
+
 @pytest.mark.parametrize(
     "value",
     [0.01, 1e-6, 3, True, None, "lbfgs", "no", "1", "",

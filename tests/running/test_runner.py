@@ -131,6 +131,11 @@ def test_a_record_says_all_that_the_format_asks_and_its_scores_are_of_the_poster
         assert score(q, problem).model_copy(update=objective._asdict()) == record.scores
 
 
+def test_what_does_not_train_is_recorded_on_the_processor_where_it_ran(tmp_path):
+    records = execute(tmp_path, changed(TOY, splits="0"), device="cuda").records
+    assert [(each.provenance["device"], each.status) for each in records] == [("cpu", "ok")] * 2
+
+
 def test_running_again_computes_nothing_and_returns_the_same(tmp_path):
     first = execute(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}

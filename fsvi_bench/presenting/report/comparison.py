@@ -88,9 +88,9 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
     """The entry of a family that is significantly better than each of its rivals, or None.
 
     It finished on all splits, has the lowest mean, and beats each rival in the corrected paired test over the splits
-    that both finished, after Holm's correction over the rivals. The exact posterior is not a rival.
+    on which neither failed, after Holm's correction over the rivals. The exact posterior is not a rival.
     """
-    scores: Any = study.splits.loc[dataset, score]
+    scores: Any = study.judged_splits.loc[dataset, score]
     rivals = scores.index.get_level_values("entry").isin(study.rivals(dataset, family))
     by_split: pd.DataFrame = scores[rivals].unstack("entry").dropna(axis=1, how="all")
     means = by_split.dropna(axis=1).mean()
@@ -177,13 +177,13 @@ def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _
 def _scores(
     study: Study, dataset: str, entries: Sequence[Entry], score: str
 ) -> Float[np.ndarray, "entries splits seeds"]:
-    """Scores, lower is better; NaN if a cell lacks the score, or an entry lacks a split that another one has.
+    """Scores, lower is better; NaN if a cell failed or lacks the score, or an entry lacks a split that another one has.
 
     If all random entries have the same seeds, seeds are columns, which are resampled jointly for all entries, and
     deterministic entries repeat their score. Otherwise there is one column with the mean over the entry's seeds, so
     that an entry with fewer seeds than another does not count as incomplete.
     """
-    cells = study.cells[(study.cells["dataset"] == dataset) & study.cells["entry"].isin(entries)]
+    cells = study.judged[(study.judged["dataset"] == dataset) & study.judged["entry"].isin(entries)]
     splits = sorted(cells["split"].unique())
     tables = [cells[cells["entry"] == entry].pivot(index="split", columns="seed", values=score) for entry in entries]
     seeds = {tuple(own) for entry, own in zip(entries, tables, strict=True) if len(own) and not _repeats(entry, own)}

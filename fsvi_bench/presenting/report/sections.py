@@ -34,7 +34,7 @@ from fsvi_bench.presenting.summary import (
     three_digits,
     written_rows,
 )
-from fsvi_bench.presenting.tables import Table, Written
+from fsvi_bench.presenting.tables import ROUNDING, Table, Written
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
@@ -116,7 +116,8 @@ def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     every = {place: frozenset().union(*own["judged"]) for place, own in groups}
     whole = [line.judged == every[line.dataset, line.family] for line in lines.itertuples()]
     first = lines[np.array(whole, dtype=bool)]
-    first = first.sort_values(["median", "entry"]).drop_duplicates(["dataset", "family"])
+    first = first.assign(shown=first["median"].mask(first["median"].abs() < ROUNDING, 0.0))
+    first = first.sort_values(["shown", "entry"]).drop_duplicates(["dataset", "family"])
     first = first[first["median"].map(math.isfinite)]
     texts = [format_spread(line) for _, line in first.iterrows()]
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
-from fsvi_bench.presenting.summary import ROW, cells_of, scores_in, summary_of
+from fsvi_bench.presenting.summary import DIVERGES, ROW, cells_of, scores_in, summary_of
+from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
@@ -79,7 +81,23 @@ class Study:
     @cached_property
     def splits(self) -> pd.DataFrame:
         """Scores by data set, entry and split, averaged over seeds; missing if a cell failed or lacks the score."""
-        return self.cells.groupby(["dataset", "entry", "split"])[scores_in(self.cells)].mean(skipna=False)
+        return _by_split(self.cells)
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """The cells as tests and ranks count them: scores that tables show as 0 are 0, and distances of cells that
+        diverged are infinite, unless cells of their entry that finished lack the score."""
+        cells, scores = self.cells.copy(), scores_in(self.cells)
+        cells[scores] = cells[scores].mask(cells[scores].abs() < ROUNDING, 0.0)
+        lacks = cells[scores].isna().mul(cells["status"] == "ok", axis=0).groupby(cells["entry"]).transform("any")
+        for score in (name for name in scores if name in DIVERGES):
+            cells.loc[(cells["status"] == "diverged") & ~lacks[score], score] = math.inf
+        return cells
+
+    @cached_property
+    def judged_splits(self) -> pd.DataFrame:
+        """`splits` of the judged cells."""
+        return _by_split(self.judged)
 
     @cached_property
     def finished(self) -> pd.DataFrame:
@@ -90,6 +108,10 @@ class Study:
         """The entries of a family that are compared on a data set, in order."""
         entries = self.cells.loc[self.cells["dataset"] == dataset, "entry"].unique()
         return sorted(e for e in entries if e.family == family and e.method != REFERENCE)
+
+
+def _by_split(cells: pd.DataFrame) -> pd.DataFrame:
+    return cells.groupby(["dataset", "entry", "split"])[scores_in(cells)].mean(skipna=False)
 
 
 def read_study(root: Path) -> Study:

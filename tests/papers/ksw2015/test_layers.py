@@ -145,7 +145,7 @@ def test_without_a_generator_the_mean_weights_are_used():
 
 @pytest.mark.parametrize("chunk", [1, 2 * K * L, 2**24])
 def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
-    monkeypatch.setattr(networks, "CHUNK", chunk)
+    monkeypatch.setattr(networks, "CHUNK", {"cpu": chunk})
     layer, a = make("variational-b", "weight"), inputs()
     a.requires_grad_()
     pull = torch.randn(M, L, generator=generator(4), dtype=torch.float64)
