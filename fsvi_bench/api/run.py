@@ -84,6 +84,6 @@ def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watche
         calls = {"cores": executor.on("cpu").workers, "gpus": executor.on("cuda").workers}
         device = device_for(options.device, work_of(plan), executor.has_gpu, **calls)
         resources = Resources(device, executor, options.data_dir)
-        require_data(plan.splits, options.data_dir, plan.given)
+        require_data(plan.splits, options.data_dir, plan.given, official=True)
         stack.enter_context(one_thread())
         return run_plan(plan, Store(options.out), resources, progress, options.rerun, watcher)

@@ -12,6 +12,7 @@ from fsvi_bench.cli.commands import Run
 from fsvi_bench.cli.console import print_failures, show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.cli.status import show_status
+from fsvi_bench.files import require_writable_directory
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.cell import Plan, Record
@@ -63,6 +64,7 @@ def _show_planned(plan: Plan, options: Run) -> int:
     Raises:
         InputError: `run` would refuse the request for a reason that shows without a fit or a download.
     """
+    require_writable_directory(options.out, "output folder", "choose another with --out")
     known, refusals = known_tasks(plan.splits)
     tasks, store = [*plan.given, *known.values()], Store(options.out)
     planned = plan.bind(tasks, refusals, "cpu")

@@ -131,7 +131,7 @@ class Reproduction(ABC, Generic[Settings]):
         settings = self._settings(scale)
         if isinstance(settings, Request):
             plan = make_plan(settings)
-            require_data(plan.splits, data_dir, plan.given)
+            require_data(plan.splits, data_dir, plan.given, official=True)
         elif isinstance(settings, NeedsData):
             settings.require_data(data_dir)
 

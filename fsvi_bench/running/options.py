@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -90,7 +91,7 @@ def _read(text: str) -> Any:
 
 
 def _several(given: Any) -> Any:
-    return [given] if isinstance(given, str | int | Path | type) else given
+    return [given] if isinstance(given, str | Integral | Path | type) else given
 
 
 def _ranges(given: Any) -> Any:

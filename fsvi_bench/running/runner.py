@@ -241,14 +241,21 @@ def known_tasks(splits: Iterable[Split], official: bool = True) -> tuple[dict[Sp
     return tasks, refusals
 
 
-def require_data(splits: Iterable[Split], data_dir: Path | None, given: Iterable[AnyTask] = ()) -> None:
+def require_data(
+    splits: Iterable[Split], data_dir: Path | None, given: Iterable[AnyTask] = (), *, official: bool = False
+) -> None:
     """Checks the raw data of every task, and the cache, before anything is fitted or written.
+
+    Args:
+        official: whether official tasks are used where they exist; these need no cache.
 
     Raises:
         InputError: raw data are missing, altered, or do not match a task file; or the cache is not writable.
     """
+    cache, fix = cache_dir() / "tasks", f"set ${CACHE_VARIABLE} to a writable folder"
     for name, split in splits:
-        require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a writable folder")
+        if not official or split not in official_splits(name):
+            require_writable_directory(cache, "the cache", fix)
         load_raw(load_card(name), split, data_dir)
     for task in given:
         raw_data(task, data_dir) if isinstance(task, FrozenTask) else task.task.training(data_dir)

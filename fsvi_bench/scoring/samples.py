@@ -18,17 +18,11 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import exact_predictive, moment_scores, nodes, standard_normal
 from fsvi_bench.tasks.task import Task
 
 GROUPS = 20
-#: Minimum numbers of particles for estimates of moments with intervals: in total, and divided by the square of the
-#: number of weights. With fewer, the remaining bias of the KL, of order k³/n², is no longer small compared with its
-#: standard error, of order k/n: for draws of the exact posterior with k = 100, 24 of 25 intervals covered at n = 2,000,
-#: and 19 at n = 1,000.
-MINIMUM, PER_SQUARE = 200, 0.2
 FLAT = 1e-10  #: smallest ratio of a weight's deviation given earlier ones to its own; below: singular
 STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; sampling errors are far larger
 #: Bias of the density's scores, in nats, up to which it is subtracted. If few draws come near a target, or none reaches
@@ -55,20 +49,6 @@ def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
         return _moment_scores(samples, problem) | predictive(kept, len(samples))
 
     return _estimates(scores)
-
-
-def particle_moments(q: ParticlesPosterior, problem: Task) -> dict[str, Any]:
-    """Scores of the moments. With enough particles, estimates for the distribution that they were drawn from, with
-    `intervals`; otherwise those of the particles themselves."""
-    if q.n < max(MINIMUM, PER_SQUARE * q.k**2):
-        scores = moment_scores(q.mean, tril := q.covariance_tril(), problem)
-        return scores | ({"kl_moment_matched": math.inf} if is_flat(q.particles, tril) else {})
-    groups = q.particles.tensor_split(GROUPS)
-
-    def scores_without(left_out: int | None) -> dict[str, float]:
-        return _moment_scores(torch.cat([group for g, group in enumerate(groups) if g != left_out]), problem)
-
-    return _estimates(scores_without)
 
 
 def _estimates(scores: Callable[[int | None], dict[str, float]]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from fsvi_bench.scoring.predictive import (
     predictive_kl,
     predictive_moments,
 )
-from fsvi_bench.scoring.samples import is_flat, particle_moments, sample_estimates
+from fsvi_bench.scoring.samples import is_flat, sample_estimates
 from fsvi_bench.strict import Plain
 from fsvi_bench.tasks.task import Task
 
@@ -173,13 +173,13 @@ def _of_weights(q: Posterior, problem: Task) -> dict[str, Any]:
     mean, tril, precision_tril = q.mean, q.covariance_tril(), problem.truth.posterior.precision_tril
     _require_no_overflow(mean, tril, precision_tril)
     values: dict[str, Any] = {"singular": q.singular, "overconfidence": _overconfidence(precision_tril, tril)}
-    if isinstance(q, ParticlesPosterior):
-        values |= particle_moments(q, problem) | _without_density(problem)
-        return values | function_scores(functions_of(q, problem), problem)
-    values |= joint_scores(q, problem) | {"coverage": coverage(q, problem)}
     if isinstance(q, SamplesPosterior):
+        values |= joint_scores(q, problem) | {"coverage": coverage(q, problem)}
         return values | sample_estimates(q, problem) | samples_distances(q.samples, problem)
-    values |= moment_scores(mean, tril, problem) | ({"kl_moment_matched": math.inf} if _is_flat(q) else {})
+    values |= moment_scores(mean, tril, problem) | ({"kl_moment_matched": math.inf} if _is_flat(q, tril) else {})
+    if isinstance(q, ParticlesPosterior):
+        return values | _without_density(problem) | function_scores(functions_of(q, problem), problem)
+    values |= joint_scores(q, problem) | {"coverage": coverage(q, problem)}
     return values | _of_known_law(q, problem, values)
 
 
@@ -223,13 +223,15 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
         nlpd = mixture_nlpd(q, problem)[0] if mixtures else None
     if isinstance(q, ParticlesPosterior):
         nlpd = functions_nlpd(q.particles @ problem.Phi_test.mT, problem)
-        matched = math.inf if is_flat(q.particles, tril) else matched
     kl = math.inf if q.singular else matched
-    return TraceScores(kl, nlpd, math.inf if _is_flat(q) else matched, of_moments)
+    return TraceScores(kl, nlpd, math.inf if _is_flat(q, tril) else matched, of_moments)
 
 
-def _is_flat(q: Posterior) -> bool:
-    """Whether q is a Gaussian on a flat, which rounding may hide: no distribution with its moments has a density."""
+def _is_flat(q: Posterior, tril: Float[Tensor, "k k"]) -> bool:
+    """Whether q does not vary in some direction, which rounding may hide: no distribution with its moments has a
+    density."""
+    if isinstance(q, ParticlesPosterior):
+        return is_flat(q.particles, tril)
     return isinstance(q, FactorGaussian) and q.singular
 
 
@@ -273,7 +275,7 @@ def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null if the test set is smaller."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
     has_atoms = isinstance(q, SwitchedPosterior) and q.singular
-    full_rank = bool((tril.diagonal() > 0).all()) and not _is_flat(q)
+    full_rank = bool((tril.diagonal() > 0).all()) and not _is_flat(q, tril)
     marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])

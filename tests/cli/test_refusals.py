@@ -120,6 +120,7 @@ SAID = [
     ("report none", "folder none does not exist"),
     ("run --dataset toy --out file/out", "is not writable"),
     ("run --dataset toy --out /proc/fsvi-bench", "is not writable"),
+    ("run --dataset toy --dry-run --out file", "output folder file is not writable"),
     ("tasks build --dataset toy --out file", "is not writable"),
     ("run --dataset yacht --data-dir none", "which is not a folder"),
     ("datasets verify yacht --data-dir empty", "fsvi-bench datasets prepare yacht"),

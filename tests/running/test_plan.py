@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fsvi_bench.errors import InputError
@@ -13,6 +14,7 @@ from fsvi_bench.methods.registry import built_in_names, default_names, load_meth
 from fsvi_bench.running.cell import Plan
 from fsvi_bench.running.options import parse_setting, parse_settings, setting, setting_words
 from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, protocols
+from fsvi_bench.running.runner import require_data
 from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
@@ -167,6 +169,18 @@ def test_nonsense_is_refused(given, message):
 def test_nonsense_settings_are_refused(text):
     with pytest.raises(InputError, match="--set"):
         parse_settings([text])
+
+
+def test_numbers_may_be_numpys():
+    plan = make_plan(Request(datasets=["toy"], splits=np.int64(3), seeds=np.arange(2), methods=["exact"]))
+    assert plan.splits == [("toy", 3)]
+
+
+def test_tasks_that_are_fitted_need_the_cache_and_official_ones_do_not(monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", "/proc/none")
+    require_data([("diabetes", 0)], None, official=True)
+    with pytest.raises(InputError, match="the cache /proc/none/tasks is not writable"):
+        require_data([("diabetes", 0)], None)
 
 
 def test_an_option_has_one_value():

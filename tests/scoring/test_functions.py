@@ -16,8 +16,7 @@ from fsvi_bench.scoring import distances
 from fsvi_bench.scoring.distances import draws_distances, gaussian_distances
 from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.points import points_mmd2
-from fsvi_bench.scoring.samples import particle_moments
-from fsvi_bench.scoring.scores import not_a_number
+from fsvi_bench.scoring.scores import not_a_number, trace_scores
 from fsvi_bench.scoring.scores import score as scores_of
 from fsvi_bench.tasks.task import Task
 from tests.maths.draws import normal
@@ -176,23 +175,20 @@ def test_particles_score_as_their_functions_do(problem):
     assert not_a_number(scores_of(functions_of(q, problem), problem)) == []
 
 
-def test_moments_are_estimated_with_intervals_where_there_are_enough_particles(problem):
-    """4,000 draws of the exact posterior: its KL of 0 lies within 4/2.1 half-widths of the estimate."""
-    q = exact(problem)
-    few, many = (scores_of(ParticlesPosterior(q.sample(n, 5)), problem) for n in (150, 4000))
-    assert few.intervals is None
-    assert few.kl_moment_matched > 0.3  # k(k + 3)/4n, and more
-    low, high = many.intervals["kl_moment_matched"]
-    assert low < many.kl_moment_matched < high
-    assert abs(many.kl_moment_matched) < (high - low)
-    assert scores_of(ParticlesPosterior(q.sample(20)), problem).kl_moment_matched == math.inf
+@pytest.mark.parametrize("n", [150, 4000])
+def test_scores_of_moments_are_those_of_the_particles_however_many_there_are(problem, n):
+    """So two sets are compared by the same quantity: for draws of the exact posterior, k(k + 3)/4n and more."""
+    q = ParticlesPosterior(exact(problem).sample(n, 5))
+    found, moments = scores_of(q, problem), FullGaussian(q.mean, q.covariance_tril())
+    assert found.intervals is None
+    assert found.kl_moment_matched == pytest.approx(scores_of(moments, problem).kl, rel=1e-12)
+    assert found.kl_moment_matched == pytest.approx(q.k * (q.k + 3) / (4 * n), rel=0.5)
+    assert trace_scores(q, problem).kl_moment_matched == pytest.approx(found.kl_moment_matched, rel=1e-12)
 
 
-@pytest.mark.parametrize(("n", "enough"), [(1999, False), (2000, True)])
-def test_a_hundred_weights_need_two_thousand_particles(boston, n, enough):
-    """A fifth of k². With fewer, the bias that a jackknife leaves is no longer small beside the standard error."""
-    q = ParticlesPosterior(exact(boston).sample(n, 5))
-    assert bool(particle_moments(q, boston).get("intervals")) == enough
+def test_fewer_particles_than_weights_have_no_moments_with_a_density(problem):
+    q = ParticlesPosterior(exact(problem).sample(20))
+    assert scores_of(q, problem).kl_moment_matched == trace_scores(q, problem).kl_moment_matched == math.inf
 
 
 @pytest.mark.parametrize(
