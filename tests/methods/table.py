@@ -87,6 +87,7 @@ BY_NOISE = (
     {"minibatch": "full", "estimator": "per-minibatch"},
     {"minibatch": 7, "parametrisation": "eigenbasis"},
 )
+BY_MASKS = tuple({**each, "training": "masks"} for each in BY_NOISE if "noise" not in each)
 BY_LEARNED_NOISE = (
     *BY_NOISE,
     {"minibatch": 7, "alphas": "layer", "kl": "cubic"},
@@ -135,7 +136,7 @@ BY_ENERGIES = (
 )
 TABLE = (
     Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
-    Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
+    Row("bernoulli-dropout", "bernoulli", BY_MASKS, starts_at_prior=False),
     Row("concrete-dropout", "bernoulli", BY_RELAXED_MASKS, starts_at_prior=False),
     Row("ensemble", "particles", BY_ENERGIES, starts_at_prior=False),
     Row("exact", "full", closed_form=True),
