@@ -53,8 +53,9 @@ class _Interrupted(Exception):
 
 def _call(words: list[str], options: Options) -> object:
     """Chooses the kernels, which must precede the import of torch, and calls the command's function."""
-    for name in getattr(options, "datasets", ()) if words != ["verify"] else ():  # whose edition may be of networks
-        load_card(name)  # a misspelt name is found before the imports below, which take seconds
+    if words != ["verify"]:  # its edition may be of networks
+        for name in getattr(options, "datasets", ()):
+            load_card(name)  # a misspelt name is found before the imports below, which take seconds
     use_kernels(options.kernels())
     with no_garbage_collection():
         module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")

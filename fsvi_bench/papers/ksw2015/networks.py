@@ -47,7 +47,7 @@ ESTIMATORS: tuple[Estimator, ...] = ("local", "per-point", "per-minibatch")
 
 DROP_RATES = (0.2, 0.5, 0.5, 0.5)  #: for the inputs and the units of each hidden layer
 LEAST_LOG_ALPHA = -80.0  #: exp of which is a normal number in float32; training that converges stays far above
-#: Device -> number of entries of per-point noise in memory at a time. Larger ones take twice as long on a CPU.
+#: Device -> number of entries of per-point noise in memory at a time. Larger ones take up to twice as long on a CPU.
 CHUNK = {"cpu": 2**22, "cuda": 2**24}
 
 
