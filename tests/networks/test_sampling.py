@@ -268,7 +268,7 @@ def test_calibration_tells_a_sampler_of_the_wrong_noise() -> None:
         return calibration_p_values(np.stack(ranks))
 
     assert p_values(1.0).min() > 0.01
-    assert p_values(4.0).min() < 1e-3
+    assert p_values(1 / 16).min() < 1e-6  # 3e-16; rounding, so the CPU, changes every chain
 
 
 def test_calibrations_bins_are_equal() -> None:
