@@ -25,6 +25,7 @@ from fsvi_bench.maths.networks import LinearModel, Network
 from fsvi_bench.seeds import derive_seed, derived_generator
 from fsvi_bench.tasks.build import split_indices, standardisation
 from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.frozen import NETWORK_ROW
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.task import FeatureMap
@@ -252,7 +253,7 @@ def network_name(dataset: str, split: int) -> str | None:
     >>> network_name("yacht-collapsed-10-simulated", 0)
     'yacht:0:collapsed-10:simulated'
     """
-    if (match := re.fullmatch(rf"([^-]+)-(collapsed-[1-9]\d{{0,3}}|{LOGIT})(-simulated)?", dataset)) is None:
+    if (match := NETWORK_ROW.fullmatch(dataset)) is None:
         return None
     return task_name(match[1], split, match[2], "simulated" if match[3] else "real")
 

@@ -33,7 +33,7 @@ OF_NETWORKS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "network_scores.yaml
 COLUMNS = OF_NETWORKS | SHOWN
 SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
 #: Scores that count as infinite if q diverged.
-DIVERGES = [name for name in (*SCORES, *OF_NETWORKS) if "kl" in name or name.startswith(("energy_", "w2_test"))]
+DIVERGES = [name for name in (*SCORES, *OF_NETWORKS) if "kl" in name or name.startswith(("energy_", "w2"))]
 MARK = "energy_distance_20_test"  #: a score that every scored network has, and no linear task
 EXACT_DRAWS = "exact draws"  #: the row of the floors
 ROW = ["dataset", "method", "family", "settings"]  #: columns that identify a row of result tables
@@ -244,7 +244,8 @@ def posterior_table(posteriors: Sequence[tuple[str, str, Scores]], width: int) -
 def _score(scores: Mapping[str, Any], name: str) -> Written:
     value = math.nan if scores[name] is None else scores[name]
     repeats_kl = name == "kl_moment_matched" and value == scores["kl"]
-    return Written(value, "–" if math.isnan(value) else "=" if repeats_kl else three_digits(value))
+    text = "–" if math.isnan(value) else "=" if repeats_kl else three_digits(value, rounding_of(name))
+    return Written(value, text)
 
 
 def own_prior(summary: pd.DataFrame) -> str:
@@ -358,19 +359,25 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
     return Written(number["median"], text, note, number.get("interval", ""), number.get("best", False))
 
 
+def rounding_of(score: str) -> float:
+    """Values below it are rounding errors; none of a score in the target's unit, which may be as small as one likes."""
+    return 0.0 if score == "rmse" else ROUNDING
+
+
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:
     """`36.7 [36.3, 37.1]`; only the median for equal numbers and those that are 0 up to rounding."""
-    ends = number["lower_quartile"], number["upper_quartile"]
-    if not quartiles or number["smallest"] == number["largest"] or max(map(abs, ends)) < ROUNDING:
-        return three_digits(number["median"])
-    return f"{three_digits(number['median'])} [{', '.join(map(three_digits, ends))}]"
+    rounding = rounding_of(number["score"])
+    median, *ends = (three_digits(number[name], rounding) for name in ("median", "lower_quartile", "upper_quartile"))
+    if not quartiles or number["smallest"] == number["largest"] or set(ends) == {"0"}:
+        return median
+    return f"{median} [{', '.join(ends)}]"
 
 
-def three_digits(value: float) -> str:
-    """`0.0123`, `36.7`, `12346`; 0 up to rounding; small and large numbers with powers of ten."""
+def three_digits(value: float, rounding: float = ROUNDING) -> str:
+    """`0.0123`, `36.7`, `12346`; 0 below `rounding`; small and large numbers with powers of ten."""
     if not math.isfinite(value):
         return in_words(value)
-    if (size := abs(value)) < ROUNDING:
+    if (size := abs(value)) < rounding or not size:
         return "0"
     if not 1e-3 <= size < 1e6:
         return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.2e}")
@@ -379,11 +386,11 @@ def three_digits(value: float) -> str:
 
 def format_mean(number: pd.Series) -> str:
     """`36.71 ± 0.42`, with two digits of the error; small and large numbers with powers of ten."""
-    mean, error = number["mean"], number["standard_error"]
+    mean, error, rounding = number["mean"], number["standard_error"], rounding_of(number["score"])
     if not math.isfinite(mean):
         return in_words(mean)
-    if abs(mean) < ROUNDING:
-        if not error >= ROUNDING:
+    if abs(mean) < rounding or not mean:
+        if not error >= rounding or not error:
             return "0"
         mean = 0.0
     if not 0 < error < math.inf:

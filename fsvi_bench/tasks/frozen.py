@@ -180,8 +180,14 @@ def _check_source(content: TensorFile, task: FrozenTask) -> int:
     return card.n
 
 
+#: What result tables call network tasks: data set, model, and whether targets are simulated.
+NETWORK_ROW = re.compile(r"([^-]+)-(collapsed-[1-9]\d{0,3}|logit-100)(-simulated)?")
+
+
 def name_fault(name: str) -> str | None:
     """Why a name is not allowed for the user's own data, or None."""
+    if NETWORK_ROW.fullmatch(name):
+        return f"'{name}', a name of network tasks, but the task is linear; choose another name"
     if name in all_names():
         return f"'{name}', the name of a published data set, but the data are your own; choose another name"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):

@@ -295,6 +295,13 @@ def test_scores_that_tables_show_as_zero_tie():
     assert standings_of(scored(rounding))[1].against_first == (0, 0, 6, 1.0)
 
 
+def test_an_rmse_may_be_small_without_being_a_rounding_error():
+    """It has the unit of the target."""
+    judged = study_of([record("rand-a", 0, 1e-10, rmse=1e-10), record("fixed-a", 0, 2e-10, rmse=2e-10)]).judged
+    assert judged["kl"].tolist() == [0, 0]
+    assert judged["rmse"].tolist() == [1e-10, 2e-10]
+
+
 def test_fewer_seeds_than_another_method_has_are_not_missing_cells():
     """Seeds 0-1 beside 0-4: a split's score is the mean over the seeds that an entry has."""
     generator = np.random.default_rng(2)

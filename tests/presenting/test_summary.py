@@ -177,7 +177,16 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
     ],
 )
 def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
-    assert format_mean({"mean": mean, "standard_error": math.nan if error is None else error}) == text
+    line = {"mean": mean, "standard_error": math.nan if error is None else error, "score": "kl"}
+    assert format_mean(line) == text
+
+
+def test_a_small_rmse_is_no_rounding_error():
+    """Its unit is the target's, such as metres for lengths of some nanometres."""
+    records = [studies.record("m", split, value, rmse=value) for split, value in enumerate((4e-10, 6e-10))]
+    kl, rmse = (summary(records, score).loc[0] for score in ("kl", "rmse"))
+    assert (format_spread(kl), format_mean(kl)) == ("0", "0")
+    assert (format_spread(rmse), format_mean(rmse)) == ("5.00e-10 [4.50e-10, 5.50e-10]", "(5.0 ± 1.0)e-10")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +212,8 @@ def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_m
     assert summary(records)["mean"][0] == 2.0
     assert format_spread(summary(records).loc[0]) == "3.00 [2.00, ∞]"
     assert format_spread(summary(records, "nlpd").loc[0]) == "1.00"
+    records = [studies.record("m", 0, 1.0, dataset="toy", w2_moments=0.5), diverged(1)]
+    assert summary(records, "w2_moments").loc[0, ["median", "mean"]].tolist() == [math.inf, 0.5]
 
 
 def test_a_seed_that_diverged_makes_its_split_infinite():

@@ -109,6 +109,18 @@ def test_a_gaussians_distances_are_what_its_draws_have_on_average(problem):
     assert all(abs(value) < 1e-12 for value in nothing.values())
 
 
+@pytest.mark.parametrize("far", [20.0, 200.0])
+def test_far_from_all_inducing_points_there_is_no_mmd2_but_every_other_score(toy, far):
+    """There features are 0 or have squares that are; so has the variance that is the kernel's squared length."""
+    there = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test + far, toy.y_test)
+    q = exact(there)
+    for posterior in (q, ParticlesPosterior(q.sample(5, 0))):
+        scores = score(posterior, there)
+        assert scores["mmd2_test"] is None
+        assert scores["energy_distance_test"] == pytest.approx(0, abs=1e-12)
+        assert math.isfinite(scores["nlpd"])
+
+
 def test_predictions_of_particles_are_those_of_a_mixture(problem):
     """SciPy's mixture densities and quadrature, target by target."""
     q = ParticlesPosterior(exact(problem).sample(4, 3))

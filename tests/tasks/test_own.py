@@ -227,6 +227,11 @@ BAD = [
     ((torch.from_numpy(data()[0]) + 1j, data()[1]), {}, "X is not numeric"),
     (((torch.from_numpy(data()[0]) + 1j).conj(), data()[1]), {}, "X is not numeric"),  # conjugated only when read
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
+    (
+        data(),
+        {"name": "mine-collapsed-5"},
+        "name is 'mine-collapsed-5', a name of network tasks, but the task is linear",
+    ),
     (data(), {"name": None}, "name is None, expected text"),
     (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),
     ((np.zeros((0, 2)), np.zeros(0)), {}, "expected"),

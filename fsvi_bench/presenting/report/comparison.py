@@ -15,8 +15,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
-from fsvi_bench.presenting.summary import format_mean
-from fsvi_bench.presenting.tables import ROUNDING, in_words
+from fsvi_bench.presenting.summary import format_mean, rounding_of
+from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.statistics.all_pairs import outranked_by, pairwise_p_values
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks
 from fsvi_bench.statistics.ranks import dataset_ranks, holm
@@ -77,11 +77,11 @@ def _interval(study: Study, line: pd.Series, ratio: float) -> str:
     if len(values) < line["splits"]:
         return mean
     _, low, high = corrected_interval(values, ratio)
-    return mean if low is None or high is None else f"{mean}\n{_end(low)} to {_end(high)}"
+    return mean if low is None or high is None else f"{mean}\n{_end(low, line)} to {_end(high, line)}"
 
 
-def _end(value: float) -> str:
-    return "0" if abs(value) < ROUNDING else in_words(value)
+def _end(value: float, line: pd.Series) -> str:
+    return "0" if abs(value) < rounding_of(line["score"]) else in_words(value)
 
 
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:

@@ -17,8 +17,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
-from fsvi_bench.presenting.summary import DIVERGES, ROW, cells_of, scores_in, summary_of
-from fsvi_bench.presenting.tables import ROUNDING
+from fsvi_bench.presenting.summary import DIVERGES, ROW, cells_of, rounding_of, scores_in, summary_of
 from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
@@ -88,7 +87,8 @@ class Study:
         """The cells as tests and ranks count them: scores that tables show as 0 are 0, and distances of cells that
         diverged are infinite, unless cells of their entry that finished lack the score."""
         cells, scores = self.cells.copy(), scores_in(self.cells)
-        cells[scores] = cells[scores].mask(cells[scores].abs() < ROUNDING, 0.0)
+        rounding = pd.Series({score: rounding_of(score) for score in scores})
+        cells[scores] = cells[scores].mask(cells[scores].abs() < rounding, 0.0)
         lacks = cells[scores].isna().mul(cells["status"] == "ok", axis=0).groupby(cells["entry"]).transform("any")
         for score in (name for name in scores if name in DIVERGES):
             cells.loc[(cells["status"] == "diverged") & ~lacks[score], score] = math.inf
