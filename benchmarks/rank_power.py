@@ -5,9 +5,9 @@
 Log scores of method m on data set d, task t and seed s are μ_m + a_md + b_mdt + c_mdts, independent normals. The
 standard deviations of a, between data sets, and of b + c, between splits with a seed each, are those of log10 KL in
 `docs/study/scores.csv.gz` with M = 80, relative to the mean over methods on each split; RANDA with full covariances, which
-diverges on naval, is left out. Half of the variance of b + c is the
-seed's, which the study, with one seed, does not tell; `--seed-share` changes it. The μ_m are equally spaced, at several
-distances. Simulated boards are ranked as the leaderboard ranks runs. Two entries are distinguished if one outranks the
+diverges on naval, is left out. Half of the variance of b + c is the seed's (`--seed-share` changes it): more than in
+`v2`, whose shares are printed first, so that further seeds gain as much as they could. The μ_m are equally spaced, at
+several distances. Simulated boards are ranked as the leaderboard ranks runs. Two entries are distinguished if one outranks the
 other (`statistics/all_pairs.py`), or with `--nemenyi` by the rule of earlier versions: if a bootstrap over data sets and
 tasks separates them, and their mean ranks differ by Nemenyi's critical difference. The true mean ranks follow from the
 model. Printed is the true difference at which two entries are distinguished on 80% of the boards, and the shares of
@@ -19,6 +19,7 @@ and rarely ten behind: the test takes the usual for better.
 from __future__ import annotations
 
 import argparse
+import json
 from itertools import combinations
 from pathlib import Path
 
@@ -29,7 +30,10 @@ from scipy.stats import norm, rankdata, studentized_range
 from fsvi_bench.statistics.all_pairs import LEVEL, pairwise_p_values
 from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks
 
-STUDY = Path(__file__).parents[1] / "docs" / "study" / "scores.csv.gz"
+ROOT = Path(__file__).parents[1]
+STUDY = ROOT / "docs" / "study" / "scores.csv.gz"
+RESULTS = ROOT / "leaderboard" / "results" / "v2"
+SCORES = ("kl", "joint_predictive_kl_test", "joint_predictive_kl_box", "mmd2")
 #: Data sets, tasks and seeds, by number of methods; with a fourth number, so many tasks have these seeds and the others one.
 DESIGNS: dict[int, tuple[tuple[int, ...], ...]] = {
     7: ((15, 5, 3), (15, 5, 3, 1), (7, 20, 1), (7, 5, 3), (15, 5, 1), (15, 20, 3)),
@@ -53,6 +57,25 @@ def deviations() -> tuple[float, float]:
     within = logs.groupby("dataset").var().mean().mean()
     between = logs.groupby("dataset").mean().var().mean() - within / logs.groupby("dataset").size().mean()
     return float(max(between, 0.0) ** 0.5), float(within**0.5)
+
+
+def seed_shares() -> dict[str, float]:
+    """By score: the variance of its logarithm between seeds on a task, as a share of that between the tasks of a data
+    set with one seed each, relative to the mean over entries. Both are means over the entries whose seeds differ, and
+    over data sets."""
+    results = {path.stem: json.loads(path.read_text())["cells"] for path in sorted(RESULTS.glob("*.json"))}
+    cells = pd.concat({entry: pd.json_normalize(each) for entry, each in results.items()}, names=["entry"])
+    ranked = cells.query("kind == 'ranked' and status == 'ok'").reset_index("entry")
+    shares = {}
+    for score in SCORES:
+        values = pd.to_numeric(ranked[f"scores.{score}"], errors="coerce")
+        logs = ranked.assign(log=np.log10(values.where(np.isfinite(values) & (values > 0)))).dropna(subset="log")
+        seeds = logs.query("number == 0").groupby(["dataset", "entry"])["log"].var().unstack()
+        seeds = seeds.loc[:, seeds.max() > 0]
+        tasks = logs.query("seed == 0").pivot(index=["dataset", "number"], columns="entry", values="log")[seeds.columns]
+        within = tasks.sub(tasks.mean(axis=1), axis=0).groupby("dataset").var()
+        shares[score] = float(seeds.mean().mean() / within.mean().mean())
+    return shares
 
 
 def true_ranks(means: np.ndarray) -> np.ndarray:
@@ -126,6 +149,7 @@ def main() -> None:
     parser.add_argument("--nemenyi", action="store_true")
     arguments = parser.parse_args()
     share, old = arguments.seed_share, arguments.nemenyi
+    print("v2: seeds' share of the variance:", {score: f"{each:.0%}" for score, each in seed_shares().items()})
     between, within = deviations()
     print(
         f"log10 KL: deviation {between:.2f} between data sets, {within:.2f} between splits; seeds: {share:.0%} of its variance"
