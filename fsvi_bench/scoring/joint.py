@@ -40,6 +40,9 @@ BLOCK = 2048  #: functions whose densities are in memory at once, for each draw:
 #: upper bound in expectation (Jensen), and the stated error is the value itself.
 KNOWN = 0.1
 ROUNDING = 1e-12  #: relative rounding error of log densities
+#: Smallest deviation of a control variate, relative to the terms whose sum it is. Smaller ones are rounding, and so is
+#: the control's mean: least squares then takes it for the constant, and particles 10²⁰ too wide had 67 nats, not 10⁴³.
+VISIBLE = 1e-14
 #: The largest spread of dropout's predictive, in noise deviations, at which its density is computed. Rounding hides the
 #: noise: at this spread, errors are 0.001 nats for 10 targets and 0.004 for 100; at a hundred times as much, NaN.
 MAX_SPREAD = 1e6
@@ -203,14 +206,19 @@ def _estimate(
     density: Densities, y: Float[Tensor, "R t"], exact: Law, own: Law, noise_variance: Float[Tensor, ""]
 ) -> Estimate:
     """−H(exact) − E log q(y). The control variates are the log densities of the exact law, of the Gaussian with q's
-    moments and of q's mean with the noise alone, whose expectations are −H(exact) − KL(exact ‖ that law)."""
+    moments and of q's mean with the noise alone, whose expectations are −H(exact) − KL(exact ‖ that law). Controls
+    whose deviations rounding hides are left out."""
     entropy = exact.entropy()
     point = Law(own.mean, noise_variance.sqrt() * identity(len(own.mean), own.tril))
-    laws = (exact, own, point)
-    controls = torch.stack([law.log_density(y) + entropy + gaussian_kl(*exact, *law) for law in laws], -1)
+    controls = []
+    for law in (exact, own, point):
+        logs, kl = law.log_density(y), gaussian_kl(*exact, *law)
+        control = logs + entropy + kl
+        if control.std() > VISIBLE * max(float(logs.abs().max()), float(kl)):
+            controls.append(control.numpy())
     biased = max(float(density.bias.mean()), density.unseen)
     values = density.log_density + (density.bias if biased <= KNOWN else 0.0)
-    design = np.hstack([np.ones((len(y), 1)), controls.numpy()])
+    design = np.stack([np.ones(len(y)), *controls], -1)
     size = design.std(0) + (design.std(0) == 0)
     coefficients, _, rank, _ = np.linalg.lstsq(design / size, values.numpy(), rcond=1e-10)
     residuals = values.numpy() - design / size @ coefficients

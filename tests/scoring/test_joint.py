@@ -12,7 +12,9 @@ from scipy.stats import multivariate_normal
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.functions import FunctionSamplesPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.joint import joint_predictive_kl, joint_scores
 from fsvi_bench.scoring.predictive import predictive_kl
 from fsvi_bench.tasks.task import Task
@@ -194,6 +196,18 @@ def test_few_samples_have_the_bias_and_the_error_that_are_said(toy):
     values, errors = np.array(found).T
     assert abs(values.mean() - closed) < 4 * values.std() / 200**0.5
     assert 0.8 < errors.mean() / values.std() < 1.3
+
+
+@pytest.mark.parametrize("scale", [1e12, 1e20, 1e30])
+def test_the_kl_of_particles_far_from_the_truth_is_half_the_square_of_their_distance(toy, scale):
+    """In noise deviations; only terms that rounding hides beside it are left out."""
+    q = FullGaussian(toy.truth.posterior.mean, toy.truth.covariance_tril)
+    particles = scale * q.sample(20, 0)
+    found = joint_scores(functions_of(ParticlesPosterior(particles), toy), toy)
+    for place, Phi in (("test", toy.Phi_test), ("box", toy.Phi_box)):
+        squares = (particles @ Phi.mT).square() / toy.noise_variance
+        for count, value in found[f"joint_predictive_kl_{place}"].items():
+            assert value == pytest.approx(0.5 * float(squares[:, : int(count)].sum(1).min()), rel=1e-6)
 
 
 def test_dropout_is_not_scored_where_rounding_hides_the_noise(toy, q):
