@@ -136,7 +136,7 @@ class Scores(Plain):
     joint_predictive_kl_test_error: Joint | None = None  #: its standard error; null for closed forms
     joint_predictive_kl_box: Joint | None = None  #: the same at the first box inputs
     joint_predictive_kl_box_error: Joint | None = None
-    mmd2_test: float | None = None  #: MMD² of f at the first 20 test inputs to the exact posterior
+    mmd2_test: float | None = None  #: MMD² of f at the first 20 test inputs to the exact posterior; null if both are 0
     energy_distance_test: float | None = None  #: energy distance of the same
     w2_test: float | None = None  #: mean over test inputs of W₂ between the distributions of f at the input
     w2_box: float | None = None  #: the same over the box inputs
