@@ -8,6 +8,11 @@ the parameters of a layer. The paper says gradients "for the weights", but its a
 variance parameters, so both are measured: `theta`, and `log_alpha` if α is learnt. The scale of the gradient is not
 stated either: only ratios between estimators are comparable, not absolute numbers.
 
+The points of a minibatch that shares its noise have dependent gradients, so the variance with one weight sample per
+minibatch of M is that with a sample per point plus (1 − 1/M) times the variance of the gradient of all training data
+with one sample (eq. 5, for gradients). It is measured as this sum. The second part is often smaller than the error of
+the first, so the difference of two variances that are measured separately would not show it.
+
 # The log likelihood, by minibatch size M
 
 All values are per training point: the estimate is (1/M) Σ log p(y_i | x_i, w) over a minibatch, and L_i one summand.
@@ -93,12 +98,14 @@ def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
 class VarianceSettings(Plain):
     """Settings of the measurements after given numbers of epochs (`checkpoints`), the last of which ends training.
 
-    At most `coordinates` randomly chosen parameters per layer are used.
+    At most `coordinates` randomly chosen parameters per layer are used. `repetitions` gradients are drawn; of those
+    that take longest, with a weight matrix per point and of all training data, `long_repetitions`, by default as many.
     """
 
     checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)
     minibatch: PositiveInt
     repetitions: int = Field(ge=3)
+    long_repetitions: int | None = Field(default=None, ge=3)
     coordinates: PositiveInt
 
 
@@ -110,17 +117,22 @@ def gradient_variances(
 
     "no-noise" is the variance from the choice of the minibatch alone.
     """
+    measured: dict[str, dict[tuple[str, str], Float[Any, "B 2"]]] = {}
     for estimator in (*ESTIMATORS, "no-noise"):
         draws = gradient_draws(network, images, settings, estimator, ("gradient variance", epochs, estimator))
-        for (layer, parameter), stack in draws.items():
-            for place, gradients in enumerate(stack):
-                variance, error = mean_variance(gradients)
+        measured[estimator] = {group: np.array([*map(mean_variance, stack)]) for group, stack in draws.items()}
+    for group, of_all in measured["per-minibatch"].items():
+        parts = np.stack([measured["per-point"][group], (1 - 1 / settings.minibatch) * of_all])
+        measured["per-minibatch"][group] = np.stack([parts[..., 0].sum(0), np.hypot(*parts[..., 1])], axis=1)
+    for name, groups in measured.items():
+        for (layer, parameter), stack in groups.items():
+            for place, (variance, error) in enumerate(stack.tolist()):
                 of = {
                     "network": place,
                     "epochs": epochs,
                     "layer": layer,
                     "parameter": parameter,
-                    "estimator": estimator,
+                    "estimator": name,
                 }
                 yield {**of, "variance": variance, "error": error}
 
@@ -132,23 +144,39 @@ def gradient_draws(
     estimator: Estimator,
     purpose: tuple[str | int, ...],
 ) -> dict[tuple[str, str], Float[Tensor, "B R P"]]:
-    """R gradients of (N/M) Σ log p for each network, at P coordinates of each watched parameter, in float64.
+    """R gradients for each network, at P coordinates of each watched parameter, in float64: of (N/M) Σ log p over a
+    minibatch, or for "per-minibatch" of Σ log p over all training data with one weight sample.
 
     The coordinates do not depend on `purpose`, so estimators are compared at the same coordinates.
     """
-    device, N = images.x_train.device, len(images.x_train)
-    noise = streams(device, *purpose, "noise", seeds=network.seeds)
+    x, y, M = images.x_train, images.y_train, settings.minibatch
+    noise = streams(x.device, *purpose, "noise", seeds=network.seeds)
     choices = streams("cpu", *purpose, "rows", seeds=network.seeds)
     watched = watched_parameters(network, estimator)
-    chosen = {group: _coordinates(p[0], settings.coordinates, group).to(device) for group, p in watched.items()}
-    draws: dict[tuple[str, str], list[Tensor]] = {group: [] for group in watched}
-    for _ in range(settings.repetitions):
-        rows = draw_rows(N, settings.minibatch, "with-replacement", choices).to(device)
-        logits = network(images.x_train[rows], noise, estimator)
-        estimate = (-N / settings.minibatch) * cross_entropies(logits, images.y_train[rows]).sum()
-        for group, gradient in zip(watched, torch.autograd.grad(estimate, list(watched.values())), strict=True):
-            draws[group].append(gradient.flatten(1)[:, chosen[group]].double().cpu())
-    return {group: torch.stack(each, dim=1) for group, each in draws.items()}
+    chosen = {group: _coordinates(p[0], settings.coordinates, group).to(x.device) for group, p in watched.items()}
+
+    def gradients(rows: Tensor) -> list[Tensor]:
+        likelihood = -cross_entropies(network(x[rows], noise, estimator), y[rows]).sum()
+        found = torch.autograd.grad(likelihood, list(watched.values()))
+        return [each.flatten(1)[:, at].double().cpu() for each, at in zip(found, chosen.values(), strict=True)]
+
+    def of_a_minibatch() -> list[Tensor]:
+        rows = draw_rows(len(x), M, "with-replacement", choices).to(x.device)
+        return [len(x) / M * each for each in gradients(rows)]
+
+    def of_everything() -> list[Tensor]:
+        states, parts = [each.get_state() for each in noise], []
+        for rows in torch.arange(len(x), device=x.device).split(M):  # type: ignore[no-untyped-call]
+            for generator, state in zip(noise, states, strict=True):  # every part has the same weights
+                generator.set_state(state)
+            parts.append(gradients(rows))
+        return [sum(each) for each in zip(*parts, strict=True)]  # type: ignore[misc]
+
+    whole = estimator == "per-minibatch"
+    is_long = whole or (estimator == "per-point" and network.layers[0].is_on_weights)
+    R = settings.long_repetitions or settings.repetitions if is_long else settings.repetitions
+    draws = [of_everything() if whole else of_a_minibatch() for _ in range(R)]
+    return {group: torch.stack(each, 1) for group, each in zip(watched, zip(*draws, strict=True), strict=True)}
 
 
 def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:

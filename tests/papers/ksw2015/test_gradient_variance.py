@@ -13,10 +13,11 @@ from fsvi_bench.papers.ksw2015.measuring import (
     VarianceSettings,
     draw_rows,
     gradient_draws,
+    gradient_variances,
     mean_variance,
     watched_parameters,
 )
-from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings
+from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings, cross_entropies
 
 SETTINGS = {"checkpoints": (0, 8), "minibatch": 50, "repetitions": 120, "coordinates": 500}
 
@@ -71,6 +72,28 @@ def test_gradients_estimate_those_of_all_training_data(digits):
 
 
 # --- Tables 1 and 2 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["variational-a", "variational-b"])
+def test_one_weight_sample_per_minibatch_has_the_variance_of_its_gradients(digits, kind):
+    """The sum of two parts, against gradients drawn one by one. Standard errors are 4 to 15%."""
+    few = digits._replace(x_train=digits.x_train[:100], y_train=digits.y_train[:100])
+    net, generator = network(few, kind), torch.Generator().manual_seed(1)
+    settings = VarianceSettings(**(SETTINGS | {"minibatch": 10, "repetitions": 400, "coordinates": 10**6}))
+    found = list(gradient_variances(net, few, settings, 0))
+    watched = watched_parameters(net, "per-minibatch")
+    draws = []
+    for _ in range(400):
+        rows = torch.randint(100, (10,), generator=generator)
+        losses = cross_entropies(net(few.x_train[rows], [generator], "per-minibatch"), few.y_train[rows])
+        draws.append(torch.autograd.grad(10 * losses.sum(), list(watched.values())))
+    for group, gradients in zip(watched, zip(*draws, strict=True), strict=True):
+        cells = {row["estimator"]: row for row in found if (row["layer"], row["parameter"]) == group}
+        variance, error = mean_variance(torch.stack(gradients).flatten(1).double())
+        of_parts = cells["per-minibatch"]
+        assert abs(of_parts["variance"] - variance) < 4 * math.hypot(error, of_parts["error"])
+        assert max(error / variance, of_parts["error"] / of_parts["variance"]) < 0.2
+        assert variance > 2 * cells["per-point"]["variance"]  # so the second part counts
 
 
 def test_what_is_watched(digits):
