@@ -279,6 +279,8 @@ class Variation(NamedTuple):
 
     seeds: float
     tasks: float
+    factor: float  #: the largest ratio between the scores of two seeds of a task
+    dataset: str  #: where it is
 
 
 def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Variation | None:
@@ -297,11 +299,17 @@ def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Var
     logs = frame["score"].astype(float).clip(lower=TIE).map(math.log10)
     if frame["seed"].nunique() < 2 or not np.isfinite(logs).all():
         return None
-    tasks = logs.groupby([frame["dataset"], frame["number"]]).agg(["mean", "var", "count"])
+    tasks = logs.groupby([frame["dataset"], frame["number"]]).agg(["mean", "var", "count", np.ptp])
     of_datasets = tasks.assign(share=1 / tasks["count"]).groupby("dataset")
     within = of_datasets["var"].mean()  # tasks with one seed have none
     between = of_datasets["mean"].var() - within * of_datasets["share"].mean()
-    return Variation(math.sqrt(within.mean()), math.sqrt(max(0.0, between.mean())))
+    widest = of_datasets["ptp"].max()
+    return Variation(
+        math.sqrt(within.mean()),
+        math.sqrt(max(0.0, between.mean())),
+        factor=10 ** float(widest.max()),
+        dataset=str(widest.idxmax()),
+    )
 
 
 def outliers(runs: pd.DataFrame, scores: Iterable[Score]) -> dict[str, float]:

@@ -149,7 +149,9 @@ def test_the_variation_of_seeds_and_tasks_is_that_of_an_analysis_of_variance():
         squares["between"].append(own.tasks**2)
         assert own.seeds**2 == pytest.approx(squares["within"][-1])
     both = variation(cells, "kl", [*logs])
-    assert both == pytest.approx((np.mean(squares["within"]) ** 0.5, np.mean(squares["between"]) ** 0.5))
+    assert both[:2] == pytest.approx((np.mean(squares["within"]) ** 0.5, np.mean(squares["between"]) ** 0.5))
+    widest = {name: 10 ** np.ptp(each, axis=1).max() for name, each in logs.items()}
+    assert (both.factor, both.dataset) == (pytest.approx(max(widest.values())), max(widest, key=widest.get))
 
 
 def test_the_variation_is_unbiased_if_one_task_alone_is_replicated():
@@ -163,7 +165,7 @@ def test_the_variation_is_unbiased_if_one_task_alone_is_replicated():
         means = {place: rng.normal(1.0, tasks) for place, _ in places}
         kls = {run: 10 ** rng.normal(means[run[0]], seeds) for run in places}
         cells = result(entry("a"), of, lambda place, seed: kls[place, seed], places).cells
-        return np.square(variation(cells, "kl", datasets))
+        return np.square(variation(cells, "kl", datasets)[:2])
 
     found = [drawn() for _ in range(100)]
     mean, error = np.mean(found, 0), np.std(found, 0) / 10
@@ -177,7 +179,7 @@ def test_the_variation_is_unbiased_if_one_task_alone_is_replicated():
         (1, lambda place, seed: 1.0 + place.number, None),  # nothing to compare
         (2, lambda place, seed: math.inf if place.number else 1.0, None),
         (2, lambda place, seed: None if place.number else 1.0, None),  # diverged
-        (2, lambda place, seed: TIE / (1 + place.number + seed), (0, 0)),  # a tie
+        (2, lambda place, seed: TIE / (1 + place.number + seed), (0, 0, 1, "yacht")),  # a tie
     ],
 )
 def test_without_scores_or_seeds_there_is_no_variation(seeds, kl, found):
