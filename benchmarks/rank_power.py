@@ -61,8 +61,8 @@ def deviations() -> tuple[float, float]:
 
 def seed_shares(without: str = "") -> dict[str, float]:
     """By score: the variance of its logarithm between seeds on a task, as a share of that between the tasks of a data
-    set with one seed each, relative to the mean over entries. Both are means over the entries whose seeds differ, but
-    for one, and over data sets."""
+    set with one seed each, relative to the mean over entries. Both are means over the entries whose seeds differ and
+    over data sets. `without` leaves out an entry altogether."""
     paths = [path for path in sorted(RESULTS.glob("*.json")) if path.stem != without]
     results = {path.stem: json.loads(path.read_text())["cells"] for path in paths}
     cells = pd.concat({entry: pd.json_normalize(each) for entry, each in results.items()}, names=["entry"])

@@ -10,8 +10,8 @@ stated either: only ratios between estimators are comparable, not absolute numbe
 
 The points of a minibatch that shares its noise have dependent gradients, so the variance with one weight sample per
 minibatch of M is that with a sample per point plus (1 − 1/M) times the variance of the gradient of all training data
-with one sample (eq. 5, for gradients). It is measured as this sum. The second part is often smaller than the error of
-the first, so the difference of two variances that are measured separately would not show it.
+with one sample (eq. 5, for gradients). It is measured as this sum, because the second part is often smaller than the
+error of the first: the difference of two variances measured separately would be noise.
 
 # The log likelihood, by minibatch size M
 
@@ -98,8 +98,8 @@ def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
 class VarianceSettings(Plain):
     """Settings of the measurements after given numbers of epochs (`checkpoints`), the last of which ends training.
 
-    At most `coordinates` randomly chosen parameters per layer are used. `repetitions` gradients are drawn; of those
-    that take longest, with a weight matrix per point and of all training data, `long_repetitions`, by default as many.
+    At most `coordinates` randomly chosen parameters per layer are used. `repetitions` is the number of gradients.
+    `long_repetitions`, if given, replaces it for the slowest ones: with a weight matrix per point, and of all data.
     """
 
     checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)

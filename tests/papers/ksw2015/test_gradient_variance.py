@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fsvi_bench.papers.ksw2015 import measuring
 from fsvi_bench.papers.ksw2015.data import load_digits
 from fsvi_bench.papers.ksw2015.measuring import (
     VarianceSettings,
@@ -17,7 +18,8 @@ from fsvi_bench.papers.ksw2015.measuring import (
     mean_variance,
     watched_parameters,
 )
-from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings, cross_entropies
+from fsvi_bench.papers.ksw2015.networks import ESTIMATORS, Classifier, NoiseSettings, cross_entropies
+from fsvi_bench.papers.side_by_side import streams
 
 SETTINGS = {"checkpoints": (0, 8), "minibatch": 50, "repetitions": 120, "coordinates": 500}
 
@@ -74,9 +76,48 @@ def test_gradients_estimate_those_of_all_training_data(digits):
 # --- Tables 1 and 2 -----------------------------------------------------------------------------------------------------
 
 
+def test_one_weight_sample_per_minibatch_has_its_variance_in_two_parts(digits, monkeypatch):
+    group, M, stack = ("top", "theta"), 2, torch.Generator().manual_seed(0)
+    draws = {name: torch.randn(2, 5, 3, dtype=torch.float64, generator=stack) for name in (*ESTIMATORS, "no-noise")}
+    monkeypatch.setattr(measuring, "gradient_draws", lambda *given: {group: draws[given[3]]})
+    settings = VarianceSettings(**(SETTINGS | {"minibatch": M}))
+    found = {
+        (row["estimator"], row["network"]): row
+        for row in gradient_variances(network(digits, "variational-b"), digits, settings, 0)
+    }
+    for place in range(2):
+        (own, its_error), (shared, error) = (
+            mean_variance(draws[name][place]) for name in ("per-point", "per-minibatch")
+        )
+        row = found["per-minibatch", place]
+        assert row["variance"] == pytest.approx(own + (1 - 1 / M) * shared, rel=1e-14)
+        assert row["error"] == pytest.approx(math.hypot(its_error, (1 - 1 / M) * error), rel=1e-14)
+        assert (found["per-point", place]["variance"], found["per-point", place]["error"]) == (own, its_error)
+
+
 @pytest.mark.parametrize("kind", ["variational-a", "variational-b"])
-def test_one_weight_sample_per_minibatch_has_the_variance_of_its_gradients(digits, kind):
-    """The sum of two parts, against gradients drawn one by one. Standard errors are 4 to 15%."""
+def test_its_gradients_are_of_all_training_data_with_the_same_weights(digits, kind):
+    few = digits._replace(x_train=digits.x_train[:103], y_train=digits.y_train[:103])
+    noise = NoiseSettings(kind=kind, granularity="weight" if kind == "variational-b" else "unit")
+    net = Classifier(few, [noise] * 2, 24, [0, 1])
+    changes = {"repetitions": 9, "long_repetitions": 3, "coordinates": 10**6}
+    settings = [VarianceSettings(**(SETTINGS | changes | {"minibatch": M})) for M in (103, 20)]  # 103 = 5 · 20 + 3
+    whole, in_parts = (gradient_draws(net, few, each, "per-minibatch", ("test",)) for each in settings)
+    generators = streams("cpu", "test", "noise", seeds=net.seeds)
+    for repetition in range(3):
+        likelihoods = -cross_entropies(net(few.x_train, generators, "per-minibatch"), few.y_train)
+        watched = watched_parameters(net, "per-minibatch")
+        for group, expected in zip(watched, torch.autograd.grad(likelihoods.sum(), watched.values()), strict=True):
+            for found in (whole, in_parts):
+                assert found[group].shape[:2] == (2, 3)
+                torch.testing.assert_close(
+                    found[group][:, repetition], expected.flatten(1).double(), rtol=1e-4, atol=1e-4
+                )  # in float32
+
+
+@pytest.mark.parametrize("kind", ["variational-a", "variational-b"])
+def test_that_variance_is_the_one_of_minibatches(digits, kind):
+    """Against gradients drawn one by one. Standard errors are 4 to 15%."""
     few = digits._replace(x_train=digits.x_train[:100], y_train=digits.y_train[:100])
     net, generator = network(few, kind), torch.Generator().manual_seed(1)
     settings = VarianceSettings(**(SETTINGS | {"minibatch": 10, "repetitions": 400, "coordinates": 10**6}))
