@@ -70,6 +70,7 @@ from fsvi_bench.threads import use_one_thread
 Rows = list[dict[Any, Any]]
 Sampling = Literal["with-replacement", "without-replacement"]
 Sizes = Any  #: a minibatch size M, or an array of sizes, and corresponding values
+PART = 1000  #: images at a time, where a gradient is of all of them
 
 
 def draw_rows(N: int, M: int, sampling: Sampling, generators: Streams) -> Int[Tensor, "B M"]:
@@ -166,7 +167,7 @@ def gradient_draws(
 
     def of_everything() -> list[Tensor]:
         states, parts = [each.get_state() for each in noise], []
-        for rows in torch.arange(len(x), device=x.device).split(M):  # type: ignore[no-untyped-call]
+        for rows in torch.arange(len(x), device=x.device).split(PART):  # type: ignore[no-untyped-call]
             for generator, state in zip(noise, states, strict=True):  # every part has the same weights
                 generator.set_state(state)
             parts.append(gradients(rows))

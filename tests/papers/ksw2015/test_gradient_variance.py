@@ -96,19 +96,21 @@ def test_one_weight_sample_per_minibatch_has_its_variance_in_two_parts(digits, m
 
 
 @pytest.mark.parametrize("kind", ["variational-a", "variational-b"])
-def test_its_gradients_are_of_all_training_data_with_the_same_weights(digits, kind):
+def test_its_gradients_are_of_all_training_data_with_the_same_weights(digits, kind, monkeypatch):
     few = digits._replace(x_train=digits.x_train[:103], y_train=digits.y_train[:103])
     noise = NoiseSettings(kind=kind, granularity="weight" if kind == "variational-b" else "unit")
     net = Classifier(few, [noise] * 2, 24, [0, 1])
     changes = {"repetitions": 9, "long_repetitions": 3, "coordinates": 10**6}
-    settings = [VarianceSettings(**(SETTINGS | changes | {"minibatch": M})) for M in (103, 20)]  # 103 = 5 · 20 + 3
-    whole, in_parts = (gradient_draws(net, few, each, "per-minibatch", ("test",)) for each in settings)
+    settings, drawn = VarianceSettings(**(SETTINGS | changes)), []
+    for part in (1000, 20):  # 103 = 5 · 20 + 3
+        monkeypatch.setattr(measuring, "PART", part)
+        drawn.append(gradient_draws(net, few, settings, "per-minibatch", ("test",)))
     generators = streams("cpu", "test", "noise", seeds=net.seeds)
     for repetition in range(3):
         likelihoods = -cross_entropies(net(few.x_train, generators, "per-minibatch"), few.y_train)
         watched = watched_parameters(net, "per-minibatch")
         for group, expected in zip(watched, torch.autograd.grad(likelihoods.sum(), watched.values()), strict=True):
-            for found in (whole, in_parts):
+            for found in drawn:
                 assert found[group].shape[:2] == (2, 3)
                 torch.testing.assert_close(
                     found[group][:, repetition], expected.flatten(1).double(), rtol=1e-4, atol=1e-4
