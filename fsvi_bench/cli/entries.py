@@ -17,7 +17,7 @@ import fsvi_bench
 from fsvi_bench.cli.commands import Submit, Verify
 from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import InputError, TaskRefused, unknown_name
 from fsvi_bench.files import is_file, read_bounded
 from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.agreement import Comparison, Version, agreement, compare, read_kept
@@ -188,11 +188,13 @@ def _checked(folder: Path, executor: Executor, options: Verify) -> _Outcome:
     chosen = [Place("ranked", name, number) for name in datasets for number in ranked]
     chosen += [Place("official", name, number) for name in datasets for number in official]
     chosen = chosen or [place for place in places if place.dataset in datasets]
-    unknown = [name for name in datasets if name not in edition.datasets]
-    if missing := unknown or [place.name for place in chosen if place not in places]:
+    if unknown := [name for name in datasets if name not in edition.datasets]:
+        raise unknown_name(f"data set of edition {edition.name}", unknown[0], edition.datasets)
+    if missing := [place.name for place in chosen if place not in places]:
+        numbers = {place.kind: place.number for place in sorted(places, key=lambda place: place.number)}  # the largest
+        held = [f"{kind} tasks 0 to {largest}" for kind, largest in numbers.items()]
         raise InputError(
-            f"{path} has no run of {missing[0]}; it has the data sets {', '.join(edition.datasets)}, each with ranked "
-            "tasks and official splits from 0; change --dataset, --ranked or --official"
+            f"{path} has no run of {missing[0]}; it has {' and '.join(held)}; change --dataset, --ranked or --official"
         )
     with tempfile.TemporaryDirectory(prefix="fsvi-bench-") as scratch, RichProgress() as progress:
         again = verifying.verify(entry, verification, Path(scratch), executor, progress, chosen)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import read_bounded, require_writable_directory, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, ENTRIES, Name, Sha256
 from fsvi_bench.strict import Strict, checked, parse_toml, toml_text
@@ -146,12 +146,15 @@ def read_edition(root: Path, name: str | None = None) -> Edition:
     Raises:
         InputError: there is no such edition, or its file is not valid.
     """
+    names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
+    if not names:
+        raise InputError(
+            f"{root} is not a leaderboard (it has no editions/); name another folder, or create a leaderboard with "
+            "`fsvi-bench leaderboard init`"
+        )
+    if name is not None and name not in names:
+        raise unknown_name("edition", name, names)
     if name is None:
-        names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
-        if not names:
-            raise InputError(
-                f"{root} is not a leaderboard (it has no editions/); create one with `fsvi-bench leaderboard init`"
-            )
         name = max(names, key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(9), name))
     path = root / EDITIONS / name / EDITION_FILE
     edition = parse_toml(Edition, read_bounded(path, 2**16), path)

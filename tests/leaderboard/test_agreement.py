@@ -166,8 +166,8 @@ def test_verifying_anew_says_whether_the_numbers_are_the_earlier_ones(cli, again
     ("words", "written", "said"),
     [
         (["--check"], False, "so there is nothing to compare with; verify without --check"),
-        (["--check", "--ranked", 9], True, "has no run of "),
-        (["--check", "--dataset", "concrete"], True, "has no run of "),
+        (["--check", "--ranked", 9], True, "it has ranked tasks 0 to "),
+        (["--check", "--dataset", "bostn"], True, "unknown data set of edition v2 'bostn': did you mean 'boston'?"),
         (["--ranked", 1], True, "add --check"),
         (["--check", "--ranked", 1, "--ranked", 9], True, "has no run of boston task 9"),
         (["--check", "--key", "k"], True, "leave one of them out"),

@@ -106,6 +106,8 @@ def test_an_edition_is_called_as_its_folder(tmp_path):
     (tmp_path / EDITIONS / "v2").rename(tmp_path / EDITIONS / "v3")
     with pytest.raises(InputError, match="expected 'v3'"):
         read_edition(tmp_path, "v3")
+    with pytest.raises(InputError, match="unknown edition 'v1': expected one of v3"):
+        read_edition(tmp_path, "v1")
 
 
 def test_the_latest_edition_is_by_number(tmp_path):

@@ -104,5 +104,13 @@ def test_an_invalid_folder_is_refused(folder, spoil):
 
 def test_a_folder_that_is_a_link_is_refused(folder, tmp_path):
     (tmp_path / "there").symlink_to(folder)
-    with pytest.raises(InputError, match="symbolic links are not allowed"):
+    with pytest.raises(
+        InputError, match=r"is a symbolic link, expected a folder with entry\.toml; name the folder itself"
+    ):
         read_entry(tmp_path / "there")
+
+
+def test_a_misspelt_folder_is_refused_with_the_closest_one_beside_it(folder):
+    misspelt = folder.with_name(folder.name + "e")
+    with pytest.raises(InputError, match=f"is not a folder: did you mean '{folder.name}'"):
+        read_entry(misspelt)

@@ -12,7 +12,7 @@ from fsvi_bench.presenting.report.figures import (
     curves_of,
     draw_curves,
     draw_strips,
-    exact_levels,
+    exact_lines,
     lines_of,
 )
 from fsvi_bench.scoring.scores import Overconfidence
@@ -20,7 +20,7 @@ from tests.presenting.studies import SPECTRUM, cells, curve, record, study_of
 
 
 def strips(name, study):
-    return draw_strips(name, lines_of(study), exact_levels(study))
+    return draw_strips(name, lines_of(study), exact_lines(study))
 
 
 def words(axes):
@@ -131,10 +131,18 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     lines = lines_of(study).set_index("method")[["inside_50", "inside_90", "inside_95"]]
     assert lines.loc["rand-a"].tolist() == pytest.approx([40.0, 70.0, 90.0])
     assert lines.loc["ssge"].isna().all()
-    assert exact_levels(study)["level"].tolist() == pytest.approx([50.0, 90.0, 94.0])
+    assert exact_lines(study).query("score == 'coverage'")["value"].tolist() == pytest.approx([50.0, 90.0, 94.0])
     (axes,) = strips("calibration", study).axes
     assert "unknown" in words(axes)
     assert bars(axes) == [pytest.approx((40.0, 90.0))]
+
+
+def test_the_exact_posteriors_nlpd_is_shown_whether_exact_was_run_or_not():
+    of_splits = {0: 1.0, 1: 2.0, 2: 6.0}
+    records = [record(name, split, 1.0, nlpd_exact=of_splits[split]) for name, split in (("rand-a", 0), ("rand-a", 1))]
+    records += [record("ssge", split, 1.0, nlpd_exact=value) for split, value in of_splits.items()]
+    (axes,) = strips("nlpd", study_of(records)).axes
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] == [2.0]
 
 
 def test_curves_are_medians_with_quartiles_over_steps_and_seconds():

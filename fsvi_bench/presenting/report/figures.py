@@ -36,11 +36,11 @@ DASHES = ("-", "--", ":", "-.")  #: line styles for different settings of a meth
 LINE_OF = ["dataset", "entry"]
 
 
-def draw_strips(name: str, lines: pd.DataFrame, levels: pd.DataFrame) -> Figure:
+def draw_strips(name: str, lines: pd.DataFrame, exact: pd.DataFrame) -> Figure:
     """The figure `kl`, `nlpd`, `spectrum` or `calibration`, with a panel for each data set."""
     letters, columns = lines["name"].str.len().max(), min(SPECS[name]["columns"], lines["dataset"].nunique())
     height, width = AROUND + LINE * lines["place"].max(), min(WIDTH, LETTER * letters + 0.5 + WIDEST * columns)
-    return FigureSpec(**SPECS[name], height=LINE, row_height=height, width=width).of({"lines": lines, "exact": levels})
+    return FigureSpec(**SPECS[name], height=LINE, row_height=height, width=width).of({"lines": lines, "exact": exact})
 
 
 def lines_of(study: Study) -> pd.DataFrame:
@@ -81,9 +81,12 @@ def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(parts).groupby([finished[name] for name in LINE_OF]).median()
 
 
-def exact_levels(study: Study) -> pd.DataFrame:
-    """The coverage of the exact posterior's intervals, over all splits with finished cells."""
-    return coverage(study.finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
+def exact_lines(study: Study) -> pd.DataFrame:
+    """The exact posterior's median NLPD and the coverage of its intervals, over all splits with finished cells."""
+    inside = coverage(study.finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset")
+    of_splits = study.finished.groupby(["dataset", "split"])["nlpd_exact"].median()
+    nlpd = of_splits.groupby("dataset").median().reset_index(name="value")
+    return pd.concat([inside.assign(score="coverage"), nlpd.assign(score="nlpd")])
 
 
 def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from fsvi_bench.presenting.looks import (
     look,
     write_drawing,
 )
-from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips, exact_levels, lines_of
+from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips, exact_lines, lines_of
 from fsvi_bench.presenting.report.sections import sections
 from fsvi_bench.presenting.report.study import Study, read_study
 from fsvi_bench.presenting.summary import three_digits
@@ -62,10 +62,10 @@ def write_report(root: Path, folder: Path) -> Path:
 def _figures(study: Study, folder: Path) -> Figures:
     figures: Figures = defaultdict(list)
     if study.linear.summary["ok"].any():
-        lines, levels = lines_of(study.linear), exact_levels(study.linear)
+        lines, exact = lines_of(study.linear), exact_lines(study.linear)
         shown = ", ".join(lines["dataset"].unique())
         for name, words in STRIPS.items():
-            drawing = write_drawing(draw_strips(name, lines, levels), name, folder, f"{words}: {shown}")
+            drawing = write_drawing(draw_strips(name, lines, exact), name, folder, f"{words}: {shown}")
             figures[name].append(drawing)
     for place, dataset in enumerate(study.datasets, 1):
         curves = curves_of(study, dataset)
