@@ -49,16 +49,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'boston'? `, or an empty string if no name is close."""
     by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}
     nearest = [by_lower_case[found] for found in difflib.get_close_matches(name[:60].lower(), by_lower_case, 1, 0.6)]
-    return f"did you mean '{nearest[0]}'? " if nearest else ""
+    return f"did you mean {quoted(nearest[0])}? " if nearest else ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not in `known`, with the closest one as a suggestion.
 
-    The name may come from a file: it is shortened, and its control characters are escaped.
+    All names may come from files: the unknown one is shortened, and control characters are escaped.
     """
     known = sorted(known)
-    expected = f"expected one of {', '.join(known)}" if known else "there are none"
+    expected = f"expected one of {', '.join(map(plain, known))}" if known else "there are none"
     return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}{expected}")
 
 

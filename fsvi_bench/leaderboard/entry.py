@@ -183,12 +183,12 @@ def read_entry(folder: Path) -> Entry:
         InputError: the folder is a link or contains other files, a file is too large or not regular, or the manifest is
             not valid; the message says which field, what was given and what is expected.
     """
-    if folder.is_symlink():
-        raise InputError(f"{folder} is a symbolic link, expected a folder with {ENTRY_FILE}; name the folder itself")
     if not is_directory(folder):
         beside = [path.parent.name for path in folder.parent.glob(f"*/{ENTRY_FILE}")]
         hint = did_you_mean(folder.name, beside)
         raise InputError(f"{folder} is not a folder: {hint}expected one with {ENTRY_FILE}")
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a symbolic link, expected a folder with {ENTRY_FILE}; name the folder itself")
     require_name(folder.name)
     manifest = parse_manifest(read_bounded(folder / ENTRY_FILE, ENTRY_BYTES), folder / ENTRY_FILE)
     method = manifest.method

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry
 from fsvi_bench.strict import toml_text
 from tests.leaderboard.boards import entry, manifest, write_entry
@@ -114,3 +114,12 @@ def test_a_misspelt_folder_is_refused_with_the_closest_one_beside_it(folder):
     misspelt = folder.with_name(folder.name + "e")
     with pytest.raises(InputError, match=f"is not a folder: did you mean '{folder.name}'"):
         read_entry(misspelt)
+    with pytest.raises(InputError, match="is not a folder: expected one with"):
+        read_entry(folder.with_name("a" * 300))  # longer than the system allows
+
+
+def test_names_of_folders_beside_it_cannot_write_to_the_terminal(folder):
+    folder.rename(folder.with_name("mi\x1b[31mne"))
+    with pytest.raises(InputError, match=r"did you mean 'mi\\x1b\[31mne'"):
+        read_entry(folder.with_name("mi[31mne"))
+    assert "\x1b" not in str(unknown_name("edition", "v1", ["v\x1b[31m1"]))

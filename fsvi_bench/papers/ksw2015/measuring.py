@@ -175,7 +175,7 @@ def gradient_draws(
 
     whole = estimator == "per-minibatch"
     is_long = whole or (estimator == "per-point" and network.layers[0].is_on_weights)
-    R = settings.long_repetitions or settings.repetitions if is_long else settings.repetitions
+    R = (is_long and settings.long_repetitions) or settings.repetitions
     draws = [of_everything() if whole else of_a_minibatch() for _ in range(R)]
     return {group: torch.stack(each, 1) for group, each in zip(watched, zip(*draws, strict=True), strict=True)}
 
