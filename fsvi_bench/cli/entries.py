@@ -192,7 +192,8 @@ def _checked(folder: Path, executor: Executor, options: Verify) -> _Outcome:
         raise unknown_name(f"data set of edition {edition.name}", unknown[0], edition.datasets)
     if missing := [place.name for place in chosen if place not in places]:
         numbers = {place.kind: place.number for place in sorted(places, key=lambda place: place.number)}  # the largest
-        held = [f"{kind} tasks 0 to {largest}" for kind, largest in numbers.items()]
+        called = {"ranked": "ranked tasks", "official": "official splits"}
+        held = [f"{called[kind]} 0 to {largest}" for kind, largest in numbers.items()]
         raise InputError(
             f"{path} has no run of {missing[0]}; it has {' and '.join(held)}; change --dataset, --ranked or --official"
         )
