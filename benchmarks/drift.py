@@ -19,11 +19,12 @@ from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.looks import BLUE, VERMILLION
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
+from fsvi_bench.running.executors import LocalExecutor, available_cores
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store, load_traces
+from fsvi_bench.threads import use_one_thread
 
 STYLES = {
     ("full", 80): (BLUE, "-"),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi_bench.papers.ksw2015.networks import ESTIMATORS, Granularity, NoiseSettings, NoisyLinear
-from fsvi_bench.running.executors import use_one_thread
+from fsvi_bench.threads import use_one_thread
 
 LOCAL_LIMIT, PER_POINT_LIMIT = 3.5, 10.0
 

@@ -18,10 +18,10 @@ from fsvi_bench.leaderboard.entry import Budget, BuiltIn, Entry, Manifest
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
 from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench.threads import use_one_thread
 
 
 def entry(method: str, family: str) -> Entry:

@@ -31,11 +31,11 @@ from fsvi_bench.maths.mixtures import (
     mixture_log_density,
     spike_and_slab_weights,
 )
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.threads import use_one_thread
 
 TASKS = Path(__file__).parent.parent / "tests" / "reference_data" / "tasks"
 TARGET = 50.0

@@ -20,10 +20,10 @@ from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.trainable import Average
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.threads import use_one_thread
 
 STEPS, AVERAGING = (250, 500, 1000, 2000, 3000), 0.8
 

@@ -74,11 +74,11 @@ METHODS = {
 def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
     """Prints a line of JSON per method, family and task, in this process's arithmetic."""
     from fsvi_bench.methods.registry import load_method
-    from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score
     from fsvi_bench.seeds import derive_seed
     from fsvi_bench.tasks.official import read_named
     from fsvi_bench.tasks.task import bind_task
+    from fsvi_bench.threads import use_one_thread
     from fsvi_bench.training.trainer import train
 
     use_one_thread()

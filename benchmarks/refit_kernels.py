@@ -16,12 +16,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.refit import compare
+from fsvi_bench.threads import use_one_thread
 
 TASKS = ["boston:0", "concrete:0", "concrete:3", "energy:0", "wine:0", "yacht:0"]
 

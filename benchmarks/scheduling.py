@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsvi_bench.running.executors import LocalExecutor, use_one_thread
+from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, fit_missing, run
 from fsvi_bench.running.store import Store
+from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import Device
 
 

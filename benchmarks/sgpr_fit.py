@@ -136,9 +136,9 @@ def gpytorch_path(X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> tuple[Callable
 def our_paths(X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> tuple[dict[str, Callable[[], object]], float]:
     """What SciPy calls (GPyTorch's transforms included), the LAPACK bound alone, and `mll(model).backward()`."""
     from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound
-    from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.tasks.card import FitSettings
     from fsvi_bench.tasks.fit import CollapsedBound, SparseGP, minus_bound
+    from fsvi_bench.threads import use_one_thread
 
     use_one_thread()
     model = SparseGP(X, y, Z, FitSettings(k=len(Z), jitter=JITTER, initial_noise_variance=NOISE))

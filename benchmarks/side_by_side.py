@@ -28,7 +28,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     train,
 )
 from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, streams
-from fsvi_bench.running.executors import use_one_thread
+from fsvi_bench.threads import use_one_thread
 
 ROUNDS, MINIBATCH = 5, 100
 

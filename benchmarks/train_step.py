@@ -25,9 +25,9 @@ from torch import Tensor
 from fsvi_bench.maths.batching import matvec
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import train
 
 TASK = Path(__file__).parents[1] / "tests" / "reference_data" / "tasks" / "boston-00.safetensors"

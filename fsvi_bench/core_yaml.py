@@ -1,4 +1,5 @@
-"""A YAML loader with the core schema of YAML 1.2: `1e-3` is a number; `no`, `12:30` and a date are text.
+"""A YAML loader with the words and the decimal numbers of YAML 1.2's core schema: `no`, `12:30`, a date and `0x10` are
+text, and `1e-3` is a number.
 
 PyYAML follows YAML 1.1, which reads each of these differently.
 """

@@ -32,9 +32,9 @@ _CHECKED = [
 jaxtyping.jaxtyped = once  # by this name the hook decorates functions
 _hook = jaxtyping.install_import_hook(_CHECKED, "beartype.beartype")
 
-from fsvi_bench.running.executors import use_one_thread  # noqa: E402
 from fsvi_bench.tasks.frozen import FrozenTask, read_task  # noqa: E402
 from fsvi_bench.tasks.task import Task, bind_task  # noqa: E402
+from fsvi_bench.threads import use_one_thread  # noqa: E402
 from tests.requirements import skip_or_fail  # noqa: E402
 
 REFERENCE = Path(__file__).parent / "reference_data"

@@ -12,9 +12,9 @@ from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.task import NetworkTask
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.running.devices import Work, device_for, steps_of
-from fsvi_bench.running.executors import one_thread
 from fsvi_bench.running.job import make_method
 from fsvi_bench.tasks.task import Task
+from fsvi_bench.threads import one_thread
 from fsvi_bench.training.trainer import train
 
 

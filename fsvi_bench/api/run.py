@@ -16,7 +16,7 @@ from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.cell import Plan, Record
 from fsvi_bench.running.devices import device_for, work_of
-from fsvi_bench.running.executors import make_executor, one_thread
+from fsvi_bench.running.executors import make_executor
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.progress import Progress, Silent
@@ -24,6 +24,7 @@ from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.running.runner import Resources, Watcher, require_data
 from fsvi_bench.running.runner import run as run_plan
 from fsvi_bench.running.store import Store
+from fsvi_bench.threads import one_thread
 
 NAMES = {"dataset": "datasets", "task": "task_files", "method": "methods", "family": "families", "set": "options"}
 

@@ -13,10 +13,10 @@ from fsvi_bench.networks.reference import Functions, functions_of
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import NetworkTask
 from fsvi_bench.presenting.summary import flat, flat_of_network
-from fsvi_bench.running.executors import one_thread
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as score_posterior
 from fsvi_bench.tasks.task import Task
+from fsvi_bench.threads import one_thread
 
 
 def score(q: Any, task: Task | CertifiedNetwork) -> dict[str, Any]:

@@ -55,7 +55,8 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
     )  # the import takes seconds, which other commands do not need
 
     root, out = options.root, options.out or options.root / SITE
-    board, files = build_site(root, out, options.edition)
+    with stderr.status("drawing the pages of entries, about a second each"):  # a spinner; nothing without a terminal
+        board, files = build_site(root, out, options.edition)
     for each in board.standings:
         if each.stale is not None:
             renewed = board.edition.verify_command(str(root / "entries" / each.name), signed=board.signed)

@@ -59,7 +59,7 @@ def skeleton(title: str) -> str:
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     """Raises InputError if a title looks blank or like that of another entry, or starts like a reserved one, such as
-    "Exact, tuned".
+    "Exact, tuned", or if the class of a source has the name of a built-in method.
 
     The entry of a built-in method may have the name of that method, and start with that of another.
     """
@@ -67,6 +67,8 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     if not title:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; choose one with letters or digits")
     built_in = isinstance(entry.manifest.method, BuiltIn)
+    if not built_in and entry.method in _built_in_sources():
+        raise InputError(f"the class '{entry.method}' of {entry.name} is named like a built-in method; rename it")
     own = _EXACT if built_in and entry.method == "exact" else {entry.method} if built_in else set[str]()
     begun = {*_beginnings(entry.manifest.title), *_beginnings(entry.name)}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):

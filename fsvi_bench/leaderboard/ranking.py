@@ -313,7 +313,7 @@ def variation(cells: Iterable[Cell], score: Score, ranked: Sequence[str]) -> Var
 
 
 def outliers(runs: pd.DataFrame, scores: Iterable[Score]) -> dict[str, float]:
-    """Entries whose official scores exceed their ranked ones by far more than for other entries, as log10 ratios.
+    """Entries whose official scores are better than their ranked ones by far more than for others, as log10 ratios.
 
     The official tasks are public, so a method could contain their answers. The gain of an entry is the median over
     data sets of log10(ranked/official); an outlier has more than ten times the median gain of the other entries, by

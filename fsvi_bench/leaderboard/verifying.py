@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, TaskRefused, in_one_line
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Place, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
@@ -53,6 +53,7 @@ from fsvi_bench.scoring.functions import functions_of
 from fsvi_bench.scoring.joint import joint_predictive_kl
 from fsvi_bench.scoring.points import points_mmd2
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
+from fsvi_bench.sources import package_sha256
 from fsvi_bench.strict import Strict, parse_json
 from fsvi_bench.tasks.task import Task
 
@@ -105,8 +106,11 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         missing = [trial for trial in needed if trial not in done]
         progress.start(entry.name, len(missing))
         for trial, outcome in executor.map(partial(_attempt, entry, verification), missing):
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, TaskRefused):
                 raise outcome
+            if isinstance(outcome, Exception):  # of scoring, which happens outside the jail
+                problem = in_one_line(outcome)
+                raise InputError(f"{trial[0].name}: {problem}; run the command again, which keeps finished runs")
             write_atomically(folder / _file(*trial), outcome.model_dump_json().encode())
             done[trial] = outcome
             progress.advance(entry.name, trial[0].name, status=outcome.cell.status)
@@ -166,6 +170,7 @@ def _identity(entry: Entry, verification: Verification, references: Sequence[str
         entry.sha256,
         verification.edition.sha256,
         SCORING_VERSION,
+        package_sha256(),
         verification.jail.words,
         limits,
         versions,

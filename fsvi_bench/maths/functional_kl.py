@@ -68,8 +68,10 @@ class Gaussian(NamedTuple):
 def functional_kl(q: Gaussian, A: MeasurementSets) -> PerProblem:
     """KL(Q_A ‖ P_A) in nats; NaN if a Cholesky factor does not exist.
 
-    A single q (a batch of one) is evaluated at every set. Without gradients (`torch.no_grad`) the determinant is
-    computed by QR, which is accurate for a nearly singular Σ; the KL is then infinite if q has no density.
+    A single q (a batch of one) is evaluated at every set. Without gradients (`torch.no_grad`) a `Span` computes the
+    determinant by QR, which is accurate for a nearly singular Σ and infinite if Q_A has no density. A `Complement`
+    inverts L: the KL is infinite if q has no density, and can lose all digits if q's standard deviation in some
+    direction is below 1e-7.
     """
     if len(q.mean) == 1 < len(A):
         q = Gaussian(*(tensor.expand(len(A), *tensor.shape[1:]) for tensor in q))
@@ -281,8 +283,8 @@ def measure(
 ) -> MeasurementSets:
     """Prepares one measurement set per problem from its features (padded as in `maths.batching`).
 
-    With `span`, the KL is always computed from the row space itself. q's covariance is then never inverted, which is
-    accurate even if q is nearly singular in directions that A does not constrain.
+    With `span`, the KL at fewer inputs than weights is always computed from the row space itself. q's covariance is
+    then never inverted, which is accurate even if q is nearly singular in directions that A does not constrain.
 
     Raises:
         ValueError: the measurement set is empty.

@@ -97,7 +97,7 @@ class LapackCollapsedBound:
         W_K = 0.5 * (C - whitened_gram) * K
         moments = self._moments_of_W(C, m, variance)
         grad_Z, grad_lengthscales, total = self._pull_back(moments, W_K, Z, lengthscales)
-        # mᵀUUᵀm = σ²(mᵀUy − mᵀ(K + jitter·I)m), since (K + jitter·I + UUᵀ/σ²)m = Uy/σ².
+        # mᵀUUᵀm = mᵀUy − σ²mᵀ(K + jitter·I)m, since (K + jitter·I + UUᵀ/σ²)m = Uy/σ².
         mKm = float(m @ (K @ m)) + self.jitter * float(m @ m)
         fit = (self._yy - mUy - variance * mKm + N * s) / variance
         grad_variance = -0.5 * (N - float(np.vdot(B_inverse, AAt)) - fit + trace_AAt) / variance

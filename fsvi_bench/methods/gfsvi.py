@@ -115,7 +115,7 @@ class Gfsvi(LawMethod):
         network, A = self.problems, batch.X_A
         J, f = network.jacobian(q.mean.detach(), A), network.values(q.mean[:, None], A)[:, 0]
         K = network.prior_covariance(A, self.draws.normal("prior units", PRIOR_UNITS, A.shape[-1] + 1))
-        gamma = DEFAULT_SHARE * network.least_variance / network.N
+        gamma = DEFAULT_SHARE * batch.rows.least_variance / network.N
         if self.options.gamma:
             gamma = torch.full_like(gamma, self.options.gamma)
         return one_by_one(regularised_kl, f, J, q.root, K, gamma * A.shape[1])

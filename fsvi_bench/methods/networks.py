@@ -60,7 +60,7 @@ class NetworkData(Stacked):
         """Stacks problems (X, y, σ²) of equal shape; without σ² for targets of 0 and 1.
 
         Raises:
-            InputError: there are none, one has other parts, or the shapes of X differ.
+            InputError: there are none, one has other parts, the shapes of X differ, or only some have a variance.
         """
         if not all(isinstance(problem, tuple | list) and len(problem) == 3 for problem in problems):
             raise InputError(
@@ -75,6 +75,11 @@ class NetworkData(Stacked):
             )
         X, y = (torch.stack(parts) for parts in ([X for X, _, _ in problems], [y for _, y, _ in problems]))
         variances = [variance for _, _, variance in problems if variance is not None]
+        if 0 < len(variances) < len(problems):
+            raise InputError(
+                f"networks that are trained side by side must have one likelihood, got {len(variances)} of "
+                f"{len(problems)} with a noise variance; train those without one, whose targets are 0 or 1, separately"
+            )
         return NetworkData(X, y, torch.stack(variances) if variances else None, X.amin(1), X.amax(1), model)
 
     @property
@@ -162,10 +167,15 @@ class CollapsedData(NetworkData):
         """The same problems, collapsed.
 
         Raises:
-            InputError: the model is linear, or no `Network`, or a step does not take all rows.
+            InputError: the model is linear, or no `Network`, or targets are 0 or 1, or a step does not take all rows.
         """
         if not isinstance(getattr(problems, "model", None), Network):
             raise InputError("collapsed=true needs a network with one hidden layer; leave it out for any other model")
+        if problems.noise_variance is None:
+            raise InputError(
+                "collapsed=true needs targets with Gaussian noise, got targets of 0 and 1, with which output weights "
+                "have no closed form; leave it out"
+            )
         if rows_per_step != problems.N:
             raise InputError(
                 f"collapsed=true needs all {problems.N} training rows at each step, got a minibatch of "

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.batching import SIDE, filled
 from fsvi_bench.maths.blr import precision_eigenvalues
 from fsvi_bench.maths.gaussian import LOG_2PI
@@ -20,6 +21,7 @@ from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES
 from fsvi_bench.posteriors.trainable import TrainablePosterior
 
+FEWEST_ON_NETWORKS = 3  #: as many functions as network scores need
 Count = Annotated[int, Field(ge=2, lt=MINIMUM_SAMPLES, description="number of particles")]
 
 
@@ -89,6 +91,15 @@ class ParticleMethod(Method):
     Options: ClassVar[type[MethodOptions]]  #: with `particles`
     families = ("particles",)
     networks: ClassVar[Networks] = "weights"
+
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
+        count: int = options.particles  # type: ignore[attr-defined]
+        if isinstance(problem, NetworkData) and count < FEWEST_ON_NETWORKS:
+            raise InputError(
+                f"particles={count} is too few for a network, whose scores need {FEWEST_ON_NETWORKS}; choose more"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,10 +8,12 @@ from jaxtyping import Float
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
+from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.log_uniform import ksw_cubic_kl, ksw_lower_bound_kl, log_uniform_kl
 from fsvi_bench.methods.base import PositiveShare
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
+from fsvi_bench.methods.weight_space import weight_kl
 from fsvi_bench.posteriors.trainable import Multiplicative, TrainableMultiplicative
 
 
@@ -65,14 +67,9 @@ class VariationalDropout(NoisyMethod):
         """The log-uniform prior is improper, so its KL is defined up to a constant: see `maths.log_uniform`."""
         options = self.options
         if options.prior == "task":
-            kl = task_prior_kl(q)
+            kl = weight_kl(Gaussian(q.theta, q.scale.abs()))
         elif options.kl == "exact":
-            kl = log_uniform_kl(0.5 * (-q.log_alpha).exp())
+            kl = log_uniform_kl(0.5 * (-q.log_alpha).exp()).sum(-1)
         else:
-            kl = (ksw_cubic_kl if options.kl == "cubic" else ksw_lower_bound_kl)(q.log_alpha.exp())
-        return self.expected_nll(q.theta, q.scale, batch) + options.kl_scale * kl.sum(-1)
-
-
-def task_prior_kl(q: Multiplicative) -> Float[Tensor, "B k"]:
-    """KL(N(θ, s²) ‖ N(0, 1)) = ½(θ² + s² − 1) − log s of each weight."""
-    return 0.5 * (q.theta * q.theta + q.scale * q.scale - 1) - q.scale.abs().log()
+            kl = (ksw_cubic_kl if options.kl == "cubic" else ksw_lower_bound_kl)(q.log_alpha.exp()).sum(-1)
+        return self.expected_nll(q.theta, q.scale, batch) + options.kl_scale * kl

@@ -158,7 +158,8 @@ def wasserstein_distances(q: Groups, reference: Groups) -> list[Estimate]:
 
 
 def joint_distances(q: Groups, reference: Groups, inputs: int) -> list[Estimate]:
-    """Energy distance and MMD² of f at the first inputs together, unbiased: both may be negative.
+    """Energy distance and MMD² of f at the first inputs together, unbiased for independent draws, so they may be
+    negative. Of an autocorrelated chain they are too large.
 
     MMD² has the kernel exp(−‖a − b‖²/2ℓ²) with ℓ² the sum of the reference's variances. The energy distance is
     2E‖X − Y‖ − E‖X − X′‖ − E‖Y − Y′‖ (Székely and Rizzo 2013), without a root.

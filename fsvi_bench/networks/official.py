@@ -154,7 +154,7 @@ def load_network(name: str | Path) -> CertifiedNetwork:
         InputError: there is no such task, or a file is missing or not valid.
         TaskRefused: the certificate exceeds this version's limits.
     """
-    if (path := find_network(name)) is None:
+    if not isinstance(name, str | Path) or (path := find_network(name)) is None:
         raise InputError(
             f"{plain(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
         )

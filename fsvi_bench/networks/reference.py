@@ -96,7 +96,7 @@ class Bidirectional(Plain):
     lower: float  #: bound of the task's log Z
     upper: float
     calibration_data_sets: int
-    calibration_p: float  #: smallest over the inputs, after Holm's correction
+    calibration_p: float  #: smallest over training and test inputs, after Holm's correction
 
 
 class Agreement(Plain):

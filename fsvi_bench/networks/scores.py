@@ -1,11 +1,11 @@
 """Scores of functions drawn from an approximation q of a network's posterior, against the task's reference.
 
-Every score has a standard error, which includes the reference's, and a floor, which is what exact draws score: one half
-of the reference against the other. Distances between finite sets grow as the sets get smaller: KLs near 0 with the sum
-of both inverse sizes, the others with its root. That sum is the same for n draws and the whole reference, of S draws,
-as for a set of nS/(S − n) draws and half the reference, which is what the floor compares. So exact draws score at the
-floor, within the errors, if they are at most S/3; of more, the floor is that of S/2 draws, so floors of distances
-are too high, for KLs by a third at S/2.
+Every score has a standard error, which includes the reference's except for `nlpd`, and a floor, which is what exact
+draws score: one half of the reference against the other. Distances between finite sets grow as the sets get smaller:
+KLs near 0 with the sum of both inverse sizes, the others with its root. That sum is the same for n draws and the whole
+reference, of S draws, as for a set of nS/(S − n) draws and half the reference, which is what the floor compares. So
+exact draws score at the floor, within the errors, if they are at most S/3; of more, the floor is that of S/2 draws, so
+floors of distances are too high, for KLs by a third at S/2.
 """
 
 from __future__ import annotations

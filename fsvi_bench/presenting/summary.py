@@ -186,14 +186,14 @@ def result_table(records: Sequence[Record], width: int) -> Terminal | Group:
     parts: dict[bool, list[Record]] = {False: [], True: []}
     for record in records:
         parts[network_name(record.dataset, record.split) is not None].append(record)
-    tables = [_result_table(part, width) for part in parts.values() if part]
+    tables = [_result_table(part, width, networks) for networks, part in parts.items() if part]
     return tables[0] if len(tables) == 1 else Group(*tables)
 
 
-def _result_table(records: Sequence[Record], width: int) -> Terminal:
+def _result_table(records: Sequence[Record], width: int, networks: bool) -> Terminal:
     cells = cells_of(records)
     summary = summary_of(cells)
-    whole = shown_scores(summary)
+    whole = shown_scores(summary, networks)
     narrow = [score for score in whole if COLUMNS[score].get("narrow")]
     needed: list[int] = []
     for scores, quartiles in product((whole, narrow), (whole, ["kl"], [])):
@@ -204,7 +204,7 @@ def _result_table(records: Sequence[Record], width: int) -> Terminal:
     table.width = needed[-1] if needed[-1] > width else None
     lost = (summary["diverged"] * summary["ok"]).any()
     several = lost or (summary["splits"] > 1).any()
-    units = UNITS_OF_NETWORKS if MARK in cells else UNITS
+    units = UNITS_OF_NETWORKS if networks else UNITS
     of_splits = (OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT
     remarks = [of_splits if summary["splits"].any() else "", units, MEANS if several else ""]
     remarks += [DIVERGED if lost else "", own_prior(summary), FLOORS if MARK in cells else ""]
@@ -253,10 +253,10 @@ def own_prior(summary: pd.DataFrame) -> str:
     return OWN_PRIOR if summary["settings"].str.contains('"prior":"own"').any() else ""
 
 
-def shown_scores(summary: pd.DataFrame) -> list[str]:
+def shown_scores(summary: pd.DataFrame, networks: bool) -> list[str]:
     """The scores that a table of these rows shows. The KL of the moments is left out if all are Gaussian."""
-    known = set(summary.loc[summary["mean"].notna(), "score"])
-    if MARK in known:
+    if networks:
+        known = set(summary.loc[summary["mean"].notna(), "score"]) or set(SCORES)  # nothing finished
         return [score for score in OF_NETWORKS if score in known]
     return _shown(summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"])
 

@@ -85,6 +85,6 @@ def work_of(plan: Plan) -> list[Work]:
         entry = plan.methods[variant.method]
         steps = steps_of(entry, entry.options(variant.hyperparameters))
         for dataset, count in splits.items() if steps else ():
-            if variant.datasets is None or dataset in variant.datasets:
+            if variant.is_for(dataset):
                 found.append(Work(variant.method, count * len(variant.seeds), steps))
     return found

@@ -29,8 +29,7 @@ from traceback import format_exc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsvi_bench.errors import TaskRefused
-from fsvi_bench.threads import one_thread as one_thread
-from fsvi_bench.threads import use_one_thread as use_one_thread
+from fsvi_bench.threads import use_one_thread
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.methods.networks import Linearised, NetworkData
 from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.reference import FEWEST, Functions
@@ -68,8 +69,7 @@ def _kl(q: Posterior, space: NetworkData | Linearised, network: CertifiedNetwork
     if not (isinstance(space, NetworkData) and isinstance(q, GaussianPosterior | FactorGaussian)) or q.singular:
         return None
     nll = space.nll(q.sample(DRAWS, seed)[None])[0]
-    tril = q.covariance_tril()
-    to_prior = 0.5 * (tril.square().sum() + q.mean.square().sum() - q.k) - tril.diagonal().log().sum()
+    to_prior = gaussian_kl_standard_normal(q.mean, q.covariance_tril())
     log_z = network.certificate.log_z
     error = (float(nll.var()) / DRAWS + log_z.error**2) ** 0.5
     return Score(value=log_z.value + float(nll.mean() + to_prior), error=error, floor=None, floor_error=None)

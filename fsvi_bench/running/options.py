@@ -59,8 +59,10 @@ def parse_settings(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Options of a method by name, from a mapping or from `key=value` words. A name may be METHOD.OPTION.
 
     Raises:
-        InputError: as `read_settings`, or M is among them, which has its own flag.
+        InputError: as `read_settings`, or they are neither, or M is among them, which has its own flag.
     """
+    if not isinstance(given, Mapping | Sequence) or not all(isinstance(each, str) for each in given):
+        raise InputError(f"--set {given!r:.60} is neither a mapping of names to values nor a list of key=value words")
     settings = dict(given) if isinstance(given, Mapping) else read_settings(_several(given))
     if any(name.rpartition(".")[2] == "M" for name in settings):
         raise InputError(f"--set M is not supported; set the size of the measurement set with {FLAGS['M']}")
@@ -95,8 +97,13 @@ def _several(given: Any) -> Any:
 
 
 def _ranges(given: Any) -> Any:
-    """In Python, ranges may also be a number or a sequence of numbers."""
-    return given if given is None or isinstance(given, str) else ",".join(map(str, _several(given)))
+    """In Python, ranges may also be a number or several numbers."""
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        return ",".join(map(str, _several(given)))
+    except TypeError:
+        return given  # of no type that is expected
 
 
 def _method(given: Any) -> Any:

@@ -19,7 +19,7 @@ from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.networks.official import CertifiedNetwork
 from fsvi_bench.networks.task import LogitTask, network_name
 from fsvi_bench.running.cell import Cell, Plan, Record
-from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
+from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.network_job import NetworkProblem, network_data
 from fsvi_bench.running.options import Rerun
@@ -42,6 +42,7 @@ from fsvi_bench.tasks.official import (
 from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import Task, bind_task, raw_data
+from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import Device
 
 Watcher = Callable[[Sequence[Record]], None]  #: called with all records of one row of the result table

@@ -35,7 +35,8 @@ def gaussian_distances(mean: Vector, tril: Matrix, problem: Task) -> dict[str, f
 
 
 def draws_distances(f_test: Float[Tensor, "n N_test"], problem: Task) -> dict[str, float]:
-    """MMD² and energy distance of the distribution that n functions were drawn from: unbiased, so they may be negative.
+    """MMD² and energy distance of the distribution that n functions were drawn from: unbiased for independent draws, so
+    they may be negative. Of an autocorrelated chain they are too large.
 
     They are means over parts of the functions if all pairs would be too many.
     """

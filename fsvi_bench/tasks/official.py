@@ -192,11 +192,6 @@ class TaskSet(Generic[Frozen, Bound]):
         """
         return self.load(self.tasks[place])
 
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the data sets, each once."""
-        return list(dict.fromkeys(dataset for dataset, _ in self.tasks))
-
 
 def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> TaskSet[FrozenTask, Task]:
     """All official tasks of some data sets.

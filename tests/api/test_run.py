@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import fsvi_bench
@@ -37,6 +38,11 @@ def test_single_values_and_classes_of_methods_are_accepted(tmp_path):
         ({"datasets": ["bostn"]}, "did you mean 'boston'"),
         ({"workers": 0}, "option workers is 0"),
         ({"options": ["lr"]}, "^options 'lr' is not of the form key=value"),
+        ({"options": [1]}, r"^options \[1\] is neither a mapping of names to values nor a list of key=value words"),
+        ({"options": {1: 2}}, r"^options {1: 2} is neither"),
+        ({"options": 3}, "^options 3 is neither"),
+        ({"seeds": 1.5}, "option seeds is 1.5, expected text"),
+        ({"splits": np.array(0)}, "option splits is array"),
         ({"options": {"M": 3}}, "set the size of the measurement set with measurement_points"),
         ({"max_steps": 3, "options": {"max_steps": 3}}, "the number of steps is given by both"),
         ({"measurement_points": [0]}, r"option measurement_points.0 is 0, expected 1 or more"),

@@ -1,6 +1,8 @@
 """Secrets are kept, and what is drawn from them is what docs/leaderboard/verification.md says."""
 
 import stat
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,9 @@ from fsvi_bench.leaderboard.edition import (
     read_secret,
     write_edition,
 )
-from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, make_task, runs, training_seed
+from fsvi_bench.leaderboard.ranked_tasks import TASKS, TRAINING_SHARE, WITH_REAL_TARGETS, make_task, runs, training_seed
 from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import raw_data
 from tests.leaderboard.boards import SECRET, edition
 
@@ -210,6 +213,22 @@ def test_the_same_secret_makes_the_same_task_and_another_makes_another(made):
     assert again.sha256 == made[0].sha256
     assert again.y.equal(made[0].y)
     assert ranked(secret=Secret(b"\7" * 32)).sha256 != again.sha256
+
+
+def test_an_input_that_is_constant_in_training_alone_keeps_its_unit():
+    """NumPy's deviation of a constant is not always 0; divided by it, test inputs would be far from all others."""
+    stream = partial(SECRET.stream, "rare")
+    official = read_official("diabetes", 0).task
+    raw = raw_data(official)
+    X = raw.X.copy()
+    X[:, 1] = 0.1
+    N = round(TRAINING_SHARE * len(X))
+    assert X[:N, 1].std() > 0
+    X[stream("rows").permutation(len(X))[N : N + 2], 1] = 0.1001
+    raw = RawData.of(X, raw.y)
+    task = ranked_tasks._draw(0, replace(official, data_sha256=raw.sha256), raw, stream)
+    assert task.X[:, 1].abs().max() < 1e-12
+    assert task.X_test[:2, 1].tolist() == pytest.approx([1e-4, 1e-4], abs=1e-12)
 
 
 def test_seeds_do_not_depend_on_the_entry(made):

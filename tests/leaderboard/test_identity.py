@@ -6,7 +6,7 @@ import pytest
 
 import fsvi_bench.methods.rand_a
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.entry import BuiltIn
+from fsvi_bench.leaderboard.entry import BuiltIn, SourceFile
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title, skeleton
 from tests.leaderboard.boards import entry
 
@@ -85,6 +85,13 @@ def test_an_entry_of_a_built_in_method_may_have_its_name_and_no_other(method, ow
         require_own_title(entry("ours", title=others, method=its), [])
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("ssge", title=own, method=its), [])
+
+
+def test_a_class_may_not_be_named_like_a_built_in_method():
+    """Nor could anybody run it: names of installed methods are taken."""
+    mine = entry("mine", SOURCE, method=SourceFile(file="method.py", **{"class": "ssge"}))
+    with pytest.raises(InputError, match=r"^the class 'ssge' of mine is named like a built-in method; rename it$"):
+        require_own_title(mine, [])
 
 
 @pytest.mark.parametrize("title", ["---", "·", "᠎.", "'", "́"])

@@ -20,7 +20,7 @@ from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
-from fsvi_bench.running.executors import LocalExecutor
+from fsvi_bench.running.executors import LocalExecutor, WorkerDied
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, write_entry
 from tests.leaderboard.jailing import source, working_jail
@@ -90,6 +90,30 @@ def test_facts_of_a_task_are_its_sizes_its_floor_and_the_scores_of_the_map(tmp_p
             R = rows[:10].numpy() @ np.linalg.solve(precision, rows[:10].numpy().T) / noise
             expected[f"map_joint_predictive_kl_{place}"] = 0.5 * (np.trace(R) - np.log1p(np.linalg.eigvalsh(R)).sum())
         assert facts(cell) == pytest.approx(expected, rel=1e-7)  # the normal equations lose digits
+
+
+class Broken(LocalExecutor):
+    """One of whose calls fails outside the jail."""
+
+    def map(self, function, arguments):
+        for place, argument in enumerate(arguments):
+            yield argument, function(argument) if place == 0 else WorkerDied("killed; 4 attempts were made")
+
+
+def test_a_worker_that_dies_is_one_sentence_and_finished_runs_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(verifying, "run_entry", prior_of)
+    with pytest.raises(
+        InputError, match=r"^diabetes task 4: WorkerDied: killed; .* run the command again, which keeps"
+    ):
+        verify(built_in(family="ffg"), verification(Jail(None)), tmp_path, Broken(1), Silent(), SOME)
+    (kept,) = (tmp_path / VERIFYING / "v2").iterdir()
+    assert [path.name for path in kept.glob("*.json")] == ["ranked-diabetes-00-seed-00.json"]
+
+
+def test_finished_runs_of_changed_code_are_not_taken_up(monkeypatch):
+    before = verifying._identity(built_in(), verification(Jail(None)), [])
+    monkeypatch.setattr(verifying, "package_sha256", lambda: "other")
+    assert verifying._identity(built_in(), verification(Jail(None)), []) != before
 
 
 @pytest.mark.slow

@@ -42,14 +42,15 @@ def as_network(data):
 
 
 def networks(B=3, N=31, D=2, H=5, noise=0.3, seed=0):
-    """Problems with targets drawn from the model."""
+    """Problems with targets drawn from the model; each has its own noise, the first the largest."""
     g = torch.Generator().manual_seed(seed)
     model = Network(D, H)
     X = torch.randn(B, N, D, generator=g, dtype=f64)
     w = torch.randn(B, 1, model.k, generator=g, dtype=f64)
     y = torch.stack([model.values(*each)[0] for each in zip(w, X, strict=True)])
-    y = y + noise * torch.randn(B, N, generator=g, dtype=f64)
-    return NetworkData.of(model, list(zip(X, y, torch.full((B,), noise**2, dtype=f64), strict=True)))
+    variances = noise**2 / torch.arange(1, B + 1, dtype=f64)
+    y = y + variances.sqrt()[:, None] * torch.randn(B, N, generator=g, dtype=f64)
+    return NetworkData.of(model, list(zip(X, y, variances, strict=True)))
 
 
 def logits(B=3, N=31, k=8, seed=0):
@@ -288,6 +289,16 @@ def test_training_lowers_the_objective(name, settings):
     assert after < 150
 
 
+@pytest.mark.parametrize(("name", "settings"), ON_NETWORKS[:-3], ids=label)
+def test_the_objective_does_not_depend_on_the_place(name, settings):
+    data = networks(2)
+    together, alone = (
+        method_on(name, problems, None, settings, seeds)
+        for problems, seeds in ((data, [1, 2]), (data.narrow(1, 2), [2]))
+    )
+    assert together.objective(1, None, sets=2) == alone.objective(0, None, sets=2)
+
+
 @pytest.mark.parametrize("name", [name for name in built_in_names() if name not in network_methods()])
 def test_a_method_for_linear_models_refuses_networks(name):
     cls = load_method(name).cls
@@ -305,6 +316,12 @@ def test_problems_of_other_shapes_are_refused():
             NetworkData.of(Network(2, 3), problems)
 
 
+def test_targets_with_and_without_a_noise_variance_are_refused_together():
+    X, y = torch.zeros(5, 2, dtype=f64), torch.zeros(5, dtype=f64)
+    with pytest.raises(InputError, match="must have one likelihood, got 1 of 2 with a noise variance; train those"):
+        NetworkData.of(Network(2, 3), [(X, y, None), (X, y, y[0])])
+
+
 def test_what_cannot_be_collapsed_is_refused():
     data = synthetic(1, N=31)
     for problem in (data, as_network(data)):
@@ -312,6 +329,10 @@ def test_what_cannot_be_collapsed_is_refused():
             method_of("mean-field-vi", problem, {"collapsed": True, "minibatch": "full"})
     with pytest.raises(InputError, match="needs all 31 training rows at each step, got a minibatch of 7"):
         method_of("mean-field-vi", networks(1), {"collapsed": True, "minibatch": 7})
+    gaussian = networks(1)
+    of_classes = NetworkData.of(gaussian.model, [(gaussian.X[0], (gaussian.y[0] > 0).double(), None)])
+    with pytest.raises(InputError, match="needs targets with Gaussian noise, got targets of 0 and 1"):
+        method_of("mean-field-vi", of_classes, {"collapsed": True, "minibatch": "full"})
 
 
 def test_dropout_without_masks_is_refused():

@@ -295,6 +295,16 @@ def test_scores_that_tables_show_as_zero_tie():
     assert standings_of(scored(rounding))[1].against_first == (0, 0, 6, 1.0)
 
 
+def test_what_diverged_is_infinite_on_its_own_data_set_whatever_other_data_sets_lack():
+    """Networks have no KL of the moments, linear tasks have."""
+    lost = record("rand-a", 1, None, status="diverged", reason="NaN at step 3")
+    study = study_of([record("rand-a", 0, 1.0), lost, record("rand-a", 0, 1.0, dataset="toy")])
+    study.cells.loc[study.cells["dataset"] == "toy", "kl_moment_matched"] = math.nan
+    judged = study.judged.set_index(["dataset", "split"])["kl_moment_matched"]
+    assert judged.drop("toy").tolist() == [1.0, math.inf]
+    assert math.isnan(judged["toy", 0])
+
+
 def test_an_rmse_may_be_small_without_being_a_rounding_error():
     """It has the unit of the target."""
     judged = study_of([record("rand-a", 0, 1e-10, rmse=1e-10), record("fixed-a", 0, 2e-10, rmse=2e-10)]).judged

@@ -136,6 +136,15 @@ def test_a_table_without_finished_splits_claims_nothing_about_them():
         assert "KL in nats" in told_at(200, records)
 
 
+def test_a_network_of_which_nothing_finished_has_no_columns_of_linear_tasks():
+    lost = diverged(0).model_copy(update={"dataset": "toy-collapsed-2"})
+    network = record(0).model_copy(update={"dataset": lost.dataset})
+    for each in (lost, network):
+        text = told_at(200, [each])
+        assert "NLPD" in text
+        assert not any(word in text for word in ("mean term", "RMSE"))
+
+
 @pytest.mark.parametrize(
     ("statuses", "word"),
     [(("failed", "failed"), "failed"), (("diverged", "diverged"), "diverged"), (("failed", "diverged"), "not ok")],

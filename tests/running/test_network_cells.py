@@ -24,7 +24,8 @@ from fsvi_bench.methods.laplace import Laplace
 from fsvi_bench.methods.low_rank_vi import LowRankVI
 from fsvi_bench.methods.mean_field_vi import MeanFieldVI
 from fsvi_bench.methods.networks import NetworkData
-from fsvi_bench.networks.reference import read_functions
+from fsvi_bench.methods.points import FEWEST_ON_NETWORKS
+from fsvi_bench.networks.reference import FEWEST, read_functions
 from fsvi_bench.networks.scores import score_functions
 from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import unstack
@@ -319,6 +320,11 @@ def test_a_method_that_does_not_take_a_network_is_refused_by_name(task: str, met
         ("gfsvi", ("--set", "training=closed-form"), "set training=adam"),
         ("bernoulli-dropout", ("--set", "training=closed-form"), "set training=masks"),
         ("mean-field-vi", ("--set", "collapsed=true", "--set", "minibatch=3"), "set minibatch=full"),
+        (
+            "ensemble",
+            ("--set", "particles=2"),
+            "particles=2 is too few for a network, whose scores need 3; choose more",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_a_network_are_refused_before_anything_is_trained(
@@ -330,6 +336,10 @@ def test_settings_that_do_not_fit_a_network_are_refused_before_anything_is_train
     assert said in error
     assert len(error.splitlines()) == 1
     assert not list(out.rglob("*.json"))
+
+
+def test_networks_take_as_many_particles_as_their_scores_need() -> None:
+    assert FEWEST_ON_NETWORKS == FEWEST
 
 
 @pytest.mark.parametrize("name", [name for name in protocols() if load_protocol(name).task_files])

@@ -12,7 +12,6 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import job
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import score
@@ -20,6 +19,7 @@ from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.threads import use_one_thread
 from tests.running.cells import TOY, changed, comparable, execute
 from tests.scoring.objectives import WEIGHT_SPACE
 

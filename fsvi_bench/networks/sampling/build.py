@@ -139,7 +139,7 @@ def _ranks(piece: Piece, target: Model, key: Any) -> Arrays:
     ranks = simulated.calibration_ranks(
         drawn.target, drawn.f, of_chain, sampling.rank_warmup, sampling.rank_draws, KEPT
     )
-    return {"ranks": ranks[: 2 * POINTS]}
+    return {"ranks": ranks[: 2 * POINTS]}  # at training and test inputs
 
 
 _COMPUTE: dict[Kind, Callable[[Piece, Model, Any], Arrays]] = {

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_to_precision
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, normal_log_density
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.papers.experiment import ExperimentContext, Frames
 from fsvi_bench.papers.hron2018.quasi_kl import (
@@ -100,17 +100,12 @@ def convolved_kl(law: IndependentAtoms, noise_variance: float) -> Tensor:
     """KL(Q * N(0, τI) ‖ P) of each case, with its shift, by the trapezoidal rule for each atom's Gaussian."""
     sd, z = math.sqrt(noise_variance), torch.linspace(-12, 12, 2401, dtype=torch.float64)
     w = law.locations[..., None] + sd * z
-    components = log_normal(w[..., None, :], law.locations[..., None, :, None], sd)
+    variance = torch.tensor(noise_variance, dtype=torch.float64)
+    components = normal_log_density(w[..., None, :], law.locations[..., None, :, None], variance)
     log_q = (law.probabilities.log()[..., None, :, None] + components).logsumexp(-2)
-    log_p = log_normal(w, law.mean_p[..., None, None], law.scale_p[..., None, None])
+    log_p = normal_log_density(w, law.mean_p[..., None, None], law.scale_p[..., None, None].square())
     expected = torch.trapezoid((-0.5 * z.square()).exp() * (log_q - log_p), z) / math.sqrt(2 * math.pi)
     return (law.probabilities * expected).sum((-2, -1))
-
-
-def log_normal(x: Tensor, mean: Tensor, sd: Tensor | float) -> Tensor:
-    """log N(x; mean, sd²)."""
-    z = (x - mean) / sd
-    return -0.5 * (z.square() + LOG_2PI) - torch.as_tensor(sd, dtype=x.dtype).log()
 
 
 # --- Theorem 5 --------------------------------------------------------------------------------------------------------

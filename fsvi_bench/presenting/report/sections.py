@@ -126,7 +126,8 @@ def closest(summary: pd.DataFrame) -> dict[Any, Any]:
 def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
     """Medians and quartiles of each entry, and its seconds."""
     summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
-    scores = shown_scores(summary)
+    network = dataset in {name for name, _ in study.networks}
+    scores = shown_scores(summary, network)
     cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
     seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().dropna()
     train = {entry: Written(mean, three_digits(mean)) for entry, mean in seconds.items()}
@@ -141,7 +142,7 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     return {
         "dataset": dataset,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
-        "remarks": _remarks(summary, dataset in {name for name, _ in study.networks}),
+        "remarks": _remarks(summary, network),
         "table": Table(columns=columns, rows=rows),
         "meanings": {each["heading"]: each["meaning"] for each in (*COLUMNS.values(), SECONDS)},
     }

@@ -85,11 +85,12 @@ class Study:
     @cached_property
     def judged(self) -> pd.DataFrame:
         """The cells as tests and ranks count them: scores that tables show as 0 are 0, and distances of cells that
-        diverged are infinite, unless cells of their entry that finished lack the score."""
+        diverged are infinite, unless cells of their entry that finished on the data set lack the score."""
         cells, scores = self.cells.copy(), scores_in(self.cells)
         rounding = pd.Series({score: rounding_of(score) for score in scores})
         cells[scores] = cells[scores].mask(cells[scores].abs() < rounding, 0.0)
-        lacks = cells[scores].isna().mul(cells["status"] == "ok", axis=0).groupby(cells["entry"]).transform("any")
+        lacking = cells[scores].isna().mul(cells["status"] == "ok", axis=0)
+        lacks = lacking.groupby([cells["dataset"], cells["entry"]]).transform("any")
         for score in (name for name in scores if name in DIVERGES):
             cells.loc[(cells["status"] == "diverged") & ~lacks[score], score] = math.inf
         return cells
