@@ -134,7 +134,8 @@ class Request(Plain):
     )
     methods: Several[Annotated[str, BeforeValidator(_method)]] = Field(
         default=(),
-        description="Method name, or path/file.py:Class; may be repeated. Default: the twelve outside the atlas.",
+        description="Method name, or path/file.py:Class; may be repeated. Default: exact, fixed-a, rand-a, rand-a-ngd, "
+        "ssge, mean-field-vi, spike-and-slab and the five dropout methods.",
     )
     families: Several[str] = Field(
         default=(),
