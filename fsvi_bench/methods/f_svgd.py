@@ -18,10 +18,6 @@ from fsvi_bench.methods.data import Batch, MeasurementDesign, Source
 from fsvi_bench.methods.points import Count, ParticleMethod, Points
 from fsvi_bench.methods.svgd import kernel_and_repulsion, stein_direction
 
-#: Hidden units drawn at each step for the prior covariance of a network's function values, unless the model gives it
-#: exactly. Its inverse, which pulls to the prior, is too large: in yacht's network by 12% at 80 inputs, 25% at 160.
-PRIOR_UNITS = 1000
-
 
 class FSvgd(ParticleMethod):
     """SVGD's direction v for the function values at a set X, taken to the weights by Φ_Xᵀv, by Adam.
@@ -34,8 +30,7 @@ class FSvgd(ParticleMethod):
     The kernel is SVGD's, with the median heuristic at X.
 
     For a network v_i is taken to the weights by the Jacobian at w_i, and the prior of the function values is the
-    Gaussian with its covariance, which is estimated from units drawn anew at each step, and with noise as in the
-    functional methods' `kl_jitter`.
+    Gaussian with its covariance, and with noise as in the functional methods' `kl_jitter`.
     """
 
     class Options(AdamOptions):
@@ -71,13 +66,13 @@ class FSvgd(ParticleMethod):
 
     def network_step(self, q: Points, batch: Batch) -> Tensor:
         """The surrogate −Σ_i f(w_i)ᵀv_i."""
-        rows, D = batch.rows, batch.X_A.shape[-1]
+        rows = batch.rows
         self.note(self.energies(Points(q.w.detach()), batch).mean(-1))
         X = torch.cat([rows.X, batch.X_A], 1)
         values = self.problems.values(q.w, X)
         f = values.detach()
         likelihood = pad(rows.slope(f[..., : rows.N]) * (self.problems.N / rows.N), (0, self.options.M))
-        covariance = self.problems.prior_covariance(X, self.streams.normal("prior units", PRIOR_UNITS, D + 1))
+        covariance = self.problems.prior_covariance(X)
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.options.prior_jitter)
         v = one_by_one(stein_direction, f, likelihood - one_by_one(weighted, f, covariance))
         return -(v * values).sum()

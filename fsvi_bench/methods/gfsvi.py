@@ -42,8 +42,6 @@ from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 
 DEFAULT_SHARE = 0.1  #: γ over σ²/N, at which every direction collapses if ρ is the training inputs
-#: Hidden units drawn at each step for a network's prior covariance: at 80 inputs its inverse is about 4% too large.
-PRIOR_UNITS = 2_000
 
 
 class Gfsvi(LawMethod):
@@ -114,7 +112,7 @@ class Gfsvi(LawMethod):
         """The regularised KL at a network's measurement set; as in `measured`, a step holds J constant."""
         network, A = self.problems, batch.X_A
         J, f = network.jacobian(q.mean.detach(), A), network.values(q.mean[:, None], A)[:, 0]
-        K = network.prior_covariance(A, self.draws.normal("prior units", PRIOR_UNITS, A.shape[-1] + 1))
+        K = network.prior_covariance(A)
         gamma = DEFAULT_SHARE * batch.rows.least_variance / network.N
         if self.options.gamma:
             gamma = torch.full_like(gamma, self.options.gamma)

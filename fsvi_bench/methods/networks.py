@@ -106,14 +106,9 @@ class NetworkData(Stacked):
     def _value(self, w: Tensor, x: Tensor) -> Tensor:
         return self.model.values(w, x[None])[0]  # type: ignore[no-any-return]
 
-    def prior_covariance(self, x: Float[Tensor, "B n D"], units: Float[Tensor, "B R inputs"]) -> Float[Tensor, "B n n"]:
-        """Of f at inputs, estimated from units drawn from the prior."""
-
-        def alone(units: Tensor, x: Tensor) -> Tensor:
-            root = self.model.prior_root(units, x)
-            return root @ root.mT  # type: ignore[no-any-return]
-
-        return _each(alone, units, x)
+    def prior_covariance(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n n"]:
+        """Of f at inputs."""
+        return _each(self.model.prior_covariance, x)
 
     def nll(self, w: Float[Tensor, "B S more"]) -> Float[Tensor, "B S"]:
         """−log p(y | f) for each of S weight vectors, scaled to all training rows."""
