@@ -90,7 +90,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
 
     Raises:
         InputError: the method does not exist, or does not support the settings; the jail is not tight; raw data are
-            missing; or another process is verifying the entry.
+            missing; a worker died or failed outside the jail; or another process is verifying the entry.
         TaskRefused: a task of the edition cannot be certified.
     """
     edition = verification.edition
