@@ -215,7 +215,7 @@ class Verify(Options):
     secret: Path | None = None
     key: Path | None = None
     networks: Path | None = None
-    max_seconds: Annotated[float, Field(ge=1)] = 3600.0
+    max_seconds: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 3600.0
     check: bool = False
     datasets: Sequence[str] = ()
     ranked: Sequence[int] = ()

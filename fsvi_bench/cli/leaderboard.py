@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -38,7 +39,8 @@ def leaderboard_init(options: commands.LeaderboardInit) -> None:
     print(root / "editions" / made.name)
     stderr.print(f"{secret} contains the secret that generates the ranked tasks: keep it safe, and out of git")
     if networks:
-        stderr.print(f"next: fsvi-bench networks build --edition {made.name} --secret {secret} --root {root} --out DIR")
+        words = ["--edition", made.name, "--secret", str(secret), "--root", str(root), "--out", "DIR"]
+        stderr.print(f"next: {shlex.join(['fsvi-bench', 'networks', 'build', *words])}")
 
 
 def leaderboard_close(options: commands.LeaderboardClose) -> None:
@@ -65,9 +67,8 @@ def leaderboard_build(options: commands.LeaderboardBuild) -> None:
         stderr.print(f"{refused.name} was refused: {refused.problem}")
     if all(each.result is None for each in board.standings):
         stderr.print("the leaderboard has no valid result yet: its tables are empty until you run fsvi-bench verify")
-    stderr.print(
-        f"{len(files)} files written; open index.html in a browser, or run: fsvi-bench leaderboard serve --site {out}"
-    )
+    serve = shlex.join(["fsvi-bench", "leaderboard", "serve", "--site", str(out)])
+    stderr.print(f"{len(files)} files written; open index.html in a browser, or run: {serve}")
     print(out / "index.html")
 
 

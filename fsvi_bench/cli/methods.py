@@ -37,7 +37,7 @@ def methods_list(options: MethodsList) -> None:
             "summary": entry.defaults.summary,
             "families": list(entry.cls.families),
             "networks": entry.cls.networks is not None,
-            "deterministic": entry.cls.deterministic,
+            "deterministic": entry.is_deterministic(defaults),
             "options": defaults.model_dump(mode="json"),
             "network_options": _network_options(entry),
         }

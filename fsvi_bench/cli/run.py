@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -42,7 +43,7 @@ def run(options: Run) -> int:
             stderr.print(f"{_counts(records, computed)}; results are in {out}")
         sys.stdout.flush()  # a reader of stdout should not have to wait for W&B
     if uploads.kept:
-        send = f"wandb sync {out / 'wandb'}/offline-run-*"
+        send = f"wandb sync {shlex.quote(str(out / 'wandb'))}/offline-run-*"
         stderr.print(
             f"{uploads.kept} W&B runs are stored offline (--wandb off disables them); upload them with: {send}"
         )

@@ -171,10 +171,10 @@ class Method(pl.LightningModule, ABC):
     `--set name=value`; `max_steps` is set by `--max-steps`, and `M` by `--measurement-points`.
     `fsvi-bench methods check` checks that a method follows these rules.
 
-    A method may also support networks, as `networks` says: `weights` if its loss needs nothing but `sampled_nll`,
-    `mean_nll` and a Jacobian; `tangent` if it treats a network as its linear model at a mode. At a network's prior mean
-    only the output bias has a gradient, since a hidden unit's input and output weights are each multiplied by the other
-    or by tanh 0. So q starts at a draw from the prior, with a tenth of its standard deviations.
+    A method may also support networks, as `networks` says: `weights` if its loss takes a network's likelihood from
+    `sampled_nll` or `mean_nll`; `tangent` if it treats a network as its linear model at a mode. At a network's prior
+    mean only the output bias has a gradient, since a hidden unit's input and output weights are each multiplied by the
+    other or by tanh 0. So q starts at a draw from the prior, with a tenth of its standard deviations.
 
     Args:
         tasks: one task, or several of equal shape; or their `TrainingData` or `NetworkData`.
@@ -314,9 +314,9 @@ class Method(pl.LightningModule, ABC):
         """The problems as the method sees them: a network's weights, its tangent at a mode, or the linear models given.
 
         Raises:
-            InputError: the method does not support networks.
+            InputError: the method does not support networks, or these settings on them.
         """
-        if not isinstance(problems, NetworkData) or self.networks == "weights":
+        if not isinstance(problems, NetworkData):
             return problems
         if self.networks is None:
             from fsvi_bench.methods.registry import network_methods  # it imports this module
@@ -325,6 +325,9 @@ class Method(pl.LightningModule, ABC):
                 f"{type(self).__name__} is a method for linear models, got a network; "
                 f"choose one of {', '.join(network_methods())}"
             )
+        self.check(self.options, problems)
+        if self.networks == "weights":
+            return problems
         return Linearised.at(problems, modes(problems, self.streams.normal("initial mean", problems.k)))
 
     def initial(self) -> TrainablePosterior:
@@ -380,6 +383,11 @@ class Method(pl.LightningModule, ABC):
         if isinstance(options, AdamOptions) and cls.networks != "tangent":
             options.require_parametrisation(problem)
         if options.design is not None:
+            if cls.networks == "tangent" and isinstance(problem, NetworkData):
+                raise InputError(
+                    f"{cls.__name__} takes measurement sets, which a network's tangent does not have; set networks = "
+                    '"weights", or leave MeasurementOptions out'
+                )
             options.design.distinct_inputs(problem)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -77,14 +77,9 @@ class BernoulliDropout(MaskedMethod):
                 f"{options.estimator}; set training=masks and estimator=per-point or per-minibatch"
             )
 
-    def adapted(self, problems: Any) -> Any:
-        """The same problems. Raises as `check`."""
-        self.check(self.options, problems)
-        return problems
-
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
-        return options.training == "closed-form"  # type: ignore[attr-defined]
+        return options.training == "closed-form" or super().is_deterministic(options)  # type: ignore[attr-defined]
 
     @classmethod
     def trains_with(cls, options: MethodOptions) -> bool:

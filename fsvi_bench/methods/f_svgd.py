@@ -13,9 +13,11 @@ from torch.nn.functional import pad
 from fsvi_bench.maths.batching import one_by_one, products
 from fsvi_bench.maths.functional_kl import measure
 from fsvi_bench.maths.projection import RANK_TOLERANCE
-from fsvi_bench.methods.base import AdamOptions
+from fsvi_bench.methods.base import AdamOptions, MethodOptions
 from fsvi_bench.methods.data import Batch, MeasurementDesign, Source
+from fsvi_bench.methods.networks import NetworkData, require_part
 from fsvi_bench.methods.points import Count, ParticleMethod, Points
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.svgd import kernel_and_repulsion, stein_direction
 
 
@@ -45,6 +47,12 @@ class FSvgd(ParticleMethod):
         @property
         def design(self) -> MeasurementDesign:
             return MeasurementDesign(self.M, self.draw_A, features_only=True)
+
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
+        if isinstance(problem, NetworkData):
+            require_part(problem.model, "prior_covariance", "f-svgd")
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The surrogate Σ_i w_iᵀ(−direction_i), as SVGD's."""

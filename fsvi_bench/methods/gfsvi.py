@@ -36,7 +36,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE, least_squares
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.data import Batch, MeasurementDesign, distinct_rows
 from fsvi_bench.methods.inputs import LawMethod, LawOptions, root_of_second_moment, training_rows
-from fsvi_bench.methods.networks import NetworkData
+from fsvi_bench.methods.networks import NetworkData, require_part
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.trainable import TrainableGaussian
@@ -76,6 +76,7 @@ class Gfsvi(LawMethod):
         if not isinstance(problem, NetworkData):
             return
         assert isinstance(options, Gfsvi.Options)
+        require_part(problem.model, "prior_covariance", "gfsvi")
         if options.training == "closed-form":
             raise InputError("training=closed-form needs a linear model, got a network; set training=adam")
         needed, there = options.network_design.M_data, min(len(distinct_rows(X)) for X in problem.X)
@@ -88,11 +89,6 @@ class Gfsvi(LawMethod):
     @property
     def design(self) -> MeasurementDesign | None:
         return self.options.network_design if self.is_network else super().design
-
-    def adapted(self, problems: Any) -> Any:
-        """The same problems. Raises as `check`."""
-        self.check(self.options, problems)
-        return problems
 
     def initial(self) -> TrainableGaussian:
         return TrainableGaussian("full", len(self.problems), self.problems.k, self.options.off_diagonal_lr, self.basis)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
 from fsvi_bench.maths.linalg import identity
 from fsvi_bench.methods.base import ExactLimit, Method, MethodOptions
-from fsvi_bench.methods.networks import Linearised
+from fsvi_bench.methods.networks import Linearised, NetworkData, require_part
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FullGaussian
 
@@ -39,6 +39,13 @@ class Laplace(Method):
     networks = "tangent"
     deterministic = True
     exact_limits = {"full": ExactLimit({"structure": "full"}, tolerance=1e-9)}
+
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingData | NetworkData) -> None:
+        super().check(options, problem)
+        assert isinstance(options, Laplace.Options)
+        if options.structure == "kronecker" and isinstance(problem, NetworkData):
+            require_part(problem.model, "kronecker_gram", "structure=kronecker")
 
     def solve(self, problem: TrainingData) -> FullGaussian:
         if self.options.structure == "kronecker" and isinstance(problem, Linearised):

@@ -32,6 +32,8 @@ class TrainableLowRank(TrainablePosterior):
     F = 0 is the prior, too, but a saddle point: F's gradient, (ΦᵀΦ/σ² + I − Σ⁻¹)F, is zero there.
     """
 
+    columns: Float[Tensor, " r"]  #: 1 for those of F, 0 for those that pad it
+
     def __init__(self, B: int, k: int, rank: int, basis: Float[Tensor, "B k_filled k_filled"] | None = None) -> None:
         super().__init__(basis)
         self.k, self.width = k, filled(k)
@@ -41,9 +43,12 @@ class TrainableLowRank(TrainablePosterior):
             factor[:, weight, weight] = 0.5**0.5
             log_scale.data[:, weight] = 0.5 * torch.tensor(0.5, dtype=torch.float64).log()
         self.mean, self.factor, self.log_scale = parameter(B, self.width), nn.Parameter(factor), log_scale
+        # F is padded with columns of zeros. On a network, noise on them would give them gradients and so a higher rank.
+        self.register_buffer("columns", (torch.arange(filled(rank)) < rank).double(), persistent=False)
 
     def forward(self) -> LowRank:
-        return LowRank(self.located(self.mean[:, : self.width]), self.factor, self.log_scale[:, : self.width].exp())
+        scale = self.log_scale[:, : self.width].exp()
+        return LowRank(self.located(self.mean[:, : self.width]), self.factor * self.columns, scale)
 
     @torch.no_grad()
     def rescale(self, factor: float) -> None:

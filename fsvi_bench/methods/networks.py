@@ -1,8 +1,8 @@
 """Networks, or other differentiable models of flat weights, as problems of methods: B data sets side by side.
 
-Methods need no more of a network than the values of f and their Jacobian in the weights; a linear model's Jacobian is
-Φ. A network's own linear model, its tangent, is `Linearised`. Every weight is standard normal under the prior. Targets
-have Gaussian noise, or are 0 and 1 with the logits f.
+Most methods need no more of a network than the values of f and their Jacobian in the weights; a linear model's Jacobian
+is Φ. Others ask for more (`require_part`). A network's own linear model, its tangent, is `Linearised`. Every weight is
+standard normal under the prior. Targets have Gaussian noise, or are 0 and 1 with the logits f.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MODE_STEPS = 2000  #: most iterations of the search for a mode
 
 
 class Model(Protocol):
-    """f as a function of k weights, such as `maths.networks.Network`, of which some methods use more (its layers)."""
+    """f as a function of k weights, such as `maths.networks.Network`, of which some methods use more: GFSVI and f-SVGD
+    its `prior_covariance`, the Kronecker Laplace approximation its `kronecker_gram`, and dropout its hidden units."""
 
     @property
     def k(self) -> int:
@@ -38,6 +39,15 @@ class Model(Protocol):
 
     def values(self, w: Float[Tensor, "*S k"], x: Float[Tensor, "n D"]) -> Float[Tensor, "*S n"]:
         """f at each input."""
+
+
+def require_part(model: Model, part: str, method: str) -> None:
+    """Raises InputError if the model lacks a method that an inference method needs beside those of `Model`."""
+    if not hasattr(model, part):
+        raise InputError(
+            f"{method} needs {part}() of a network's model, and {type(model).__name__} has none; define it as in "
+            "fsvi_bench.maths.networks.Network, or choose another method"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from torch import Tensor
 from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_moments
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.methods.base import EVALUATION_DRAWS, AdamOptions, Method
+from fsvi_bench.methods.base import EVALUATION_DRAWS, AdamOptions, Method, MethodOptions
 from fsvi_bench.methods.data import Batch, Rows, TaskData, sampled_nll
 from fsvi_bench.methods.networks import NetworkData
 from fsvi_bench.posteriors.trainable import Dropout
@@ -55,6 +55,10 @@ class PriorLengthscale(AdamOptions):
 
 class NoisyMethod(Method):
     """A method whose likelihood term is an expected squared error under independent weight noise."""
+
+    @classmethod
+    def is_deterministic(cls, options: MethodOptions) -> bool:
+        return (options.chosen_estimator, options.minibatch) == ("exact", "full")  # type: ignore[attr-defined]
 
     def data(self) -> TaskData:
         return self._data(compress=self.options.chosen_estimator == "exact")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.batching import one_by_one, parameter
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.methods.base import Method, PositiveShare, StepOptions
+from fsvi_bench.methods.base import Method, MethodOptions, PositiveShare, StepOptions
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.points import Points, energies, largest_curvature
 from fsvi_bench.posteriors.gaussian import FullGaussian
@@ -48,6 +48,10 @@ class Swag(Method):
         super().__init__(*args, **kwargs)
         stable = 2 * (1 + self.options.momentum) / largest_curvature(self.problems, self.q().w)
         self.register_buffer("step", self.options.step_size * stable)
+
+    @classmethod
+    def is_deterministic(cls, options: MethodOptions) -> bool:
+        return options.minibatch == "full"  # type: ignore[attr-defined]
 
     def initial(self) -> Iterates:
         return Iterates(len(self.problems), self.problems.k, self.options.rank)

@@ -7,7 +7,8 @@ the same stack repeats a result exactly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -53,6 +54,21 @@ def _filled(fill: Callable[..., Tensor], generators: Streams, like: Tensor) -> T
     for each, generator in zip(drawn, generators, strict=True):
         fill(each, generator=generator)
     return drawn
+
+
+@contextmanager
+def without_denormals() -> Iterator[None]:
+    """Numbers below 1e-38 count as 0 on a CPU.
+
+    Gradients and weights shrink to such numbers: those of images that are classified with confidence, or where the KL
+    outweighs few data. They made a step take up to three times as long.
+    """
+    before = float(torch.tensor(1e-39) * 1.5) == 0  # PyTorch has no function that tells
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 class MovingAverage(Generic[Module]):

@@ -144,11 +144,11 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     """Summaries over splits, by data set in the cells' order; one row per line of a table and score in `SCORES`.
 
     `cells` is the number of cells, `ok`, `diverged` and `failed` count them by status, `splits` is the number of
-    splits with scores, and `judged` has the splits that finished or diverged. Seeds are averaged within a split
-    first, so that all splits have equal weight. Mean and standard error are over the splits with scores; since these
-    overlap, the error understates the variation on new data. In medians, quartiles and the range, the KL of a split
-    that diverged is infinite, and so is any other distance. All are missing if no cell finished or a finished cell
-    lacks the score. `repeats_kl`: the score is the KL of q's moments and equals that of q, as for every Gaussian.
+    splits with scores, and `judged` has the splits of which every cell finished or diverged. Seeds are averaged within
+    a split first, so that all splits have equal weight. Mean and standard error are over the splits with scores; since
+    these overlap, the error understates the variation on new data. In medians, quartiles and the range, the KL of a
+    split that diverged is infinite, and so is any other distance. All are missing if no cell finished or a finished
+    cell lacks the score. `repeats_kl`: the score is the KL of q's moments and equals that of q, as for every Gaussian.
     """
     by_dataset = cells.sort_values("dataset", key=lambda names: pd.factorize(names)[0], kind="stable")
     lines = [line for _, of_row in by_dataset.groupby(ROW, sort=False) for line in _lines(of_row)]
@@ -163,7 +163,7 @@ def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means), "repeats_kl": False}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
-    row["judged"] = frozenset({*means.index, *lost})
+    row["judged"] = frozenset({*means.index, *lost} - {*cells.loc[cells["status"] == "failed", "split"]})
     kl = math.nan
     for score in scores:
         line = row | {"score": score}

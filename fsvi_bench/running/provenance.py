@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import fsvi_bench
-from fsvi_bench.arithmetic import arithmetic
+from fsvi_bench.arithmetic import Kernels, arithmetic
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.sources import meaning_sha256
 
@@ -91,6 +91,11 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
         "seeds": [seed],
         "started": started.isoformat(timespec="seconds"),
     }
+
+
+def kernels_of(provenance: Mapping[str, Any]) -> Kernels:
+    """The kernels that the record's process was asked for, as far as it says so."""
+    return "portable" if (provenance.get("arithmetic") or "").startswith("ATen DEFAULT") else "own"
 
 
 def processor_words(provenance: Mapping[str, Any]) -> str:

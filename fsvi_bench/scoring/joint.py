@@ -32,7 +32,7 @@ from fsvi_bench.tasks.task import Task
 COUNTS = (1, 10, 100)
 NO_JOINT = dict.fromkeys(map(str, COUNTS))
 DRAWS = 1000  #: draws y of the exact posterior
-SWITCHED_DRAWS = 200  #: the same for dropout, where a density takes as long as that of 10,000 functions
+SWITCHED_DRAWS = 200  #: the first of them, for dropout, where a density takes as long as that of 10,000 functions
 GROUPS, GROUP_SIZE = 4, 32  #: groups of particles that estimate one density
 SAMPLE_GROUPS = 20  #: groups of consecutive samples
 BLOCK = 2048  #: functions whose densities are in memory at once, for each draw: 16 MB
@@ -96,7 +96,7 @@ def joint_predictive_kl(q: Posterior | FunctionSamplesPosterior, problem: Task, 
 
     There is no value for dropout and spike-and-slab beyond `MAX_SPREAD`.
 
-    Draws depend on the task and the inputs alone, so they are the same for every q.
+    Draws depend on the task and the inputs alone; dropout and spike-and-slab have the first `SWITCHED_DRAWS` of them.
     """
     Phi, noise = (problem.Phi_test if place == "test" else problem.Phi_box)[:count], problem.frozen.noise_variance
     exact = Law.of(Phi @ problem.truth.posterior.mean, Phi @ problem.truth.covariance_tril, noise)

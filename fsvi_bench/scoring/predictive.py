@@ -24,7 +24,6 @@ from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_cdf, mixture_lo
 from fsvi_bench.maths.shapes import Features, Matrix, Vector
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
-from fsvi_bench.posteriors.particles import ParticlesPosterior
 from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.tasks.task import Task
 
@@ -169,8 +168,6 @@ def predictive_kl(q: Posterior, problem: Task, Phi: Features) -> Integrals | Non
     None for a mixture that is too expensive: beyond `MAX_SPREAD_IN_INTEGRALS` or `MAX_WORK`.
     """
     exact = exact_predictive(problem, Phi)
-    if isinstance(q, ParticlesPosterior):
-        return functions_kl(q.particles @ Phi.mT, exact, problem.frozen.noise_variance)
     if not isinstance(q, SwitchedPosterior):
         return Integrals(normal_kl(*exact, *predictive_moments(problem, Phi, q.mean, q.covariance_tril())))
     if spread_in_noise(q, problem, Phi) > MAX_SPREAD_IN_INTEGRALS:

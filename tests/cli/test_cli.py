@@ -172,6 +172,8 @@ def test_lists(cli):
     methods = {entry["name"]: entry for entry in json.loads(cli("methods", "list", "--json")[1])}
     exact = methods["exact"]
     assert (exact["families"], exact["deterministic"], exact["options"]) == (["full", "ffg"], True, {})
+    drawn = {name: not entry["deterministic"] for name, entry in methods.items()}
+    assert (drawn["gwi"], drawn["rand-a"]) == (False, True)  # gwi's default is a closed form
     assert [methods[name]["networks"] for name in ("exact", "mean-field-vi", "fixed-a")] == [False, True, False]
     status, out, _ = cli("methods", "list")
     assert status == 0

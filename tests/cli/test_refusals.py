@@ -75,6 +75,7 @@ SAID = [
     ("run --task bostn:0", "unknown task 'bostn:0': did you mean 'boston'?"),
     ("run --task empty", "--task empty is a folder, expected a task file"),
     ("run --max-steps 0", "--max-steps is '0', expected 1 or more"),
+    ("verify x --max-seconds inf", "--max-seconds is inf, expected a finite number"),
     ("run --measurement-points 0", "--measurement-points is 0, expected 1 or more"),
     ("run --ray-address x:1", "--ray-address requires --executor ray"),
     ("run --set lr", "of the form key=value"),

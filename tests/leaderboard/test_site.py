@@ -502,6 +502,14 @@ def test_served_to_this_machine_by_its_own_name_alone(tmp_path):
         pass
 
 
+def test_at_the_port_of_http_browsers_leave_it_out(tmp_path, monkeypatch):
+    write_site(tmp_path, {"index.html": b"here"})
+    with served(tmp_path) as place:
+        monkeypatch.setattr("fsvi_bench.leaderboard.site.serve.HTTP_PORT", place[1])
+        assert asked(place, "/", Host="localhost")[:2] == (200, b"here")
+        assert asked(place, "/", Host="evil.example")[0] == 421
+
+
 def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_path):
     site, secret = tmp_path / "site", tmp_path / "secret"
     secret.mkdir()

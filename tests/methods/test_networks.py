@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import functional_kl
 from fsvi_bench.maths.networks import LinearModel, Network
+from fsvi_bench.methods.base import GaussianOptions, Method
 from fsvi_bench.methods.data import Batch, Rows, expected_nll
+from fsvi_bench.methods.functional import MeasurementOptions
 from fsvi_bench.methods.networks import CollapsedData, NetworkData
 from fsvi_bench.methods.points import Points, energies
 from fsvi_bench.methods.problems import TrainingData
@@ -366,12 +368,23 @@ def test_dropout_drops_hidden_units_alone():
 
 def test_q_starts_at_a_draw_of_the_prior():
     for name, family in (("mean-field-vi", "ffg"), ("rand-a", "full"), ("low-rank-vi", "full")):
-        q = method_of(name, networks(1), {}, family).posterior()
+        q = method_of(name, networks(1), {"M": 20} if name == "rand-a" else {}, family).posterior()
         assert 0.5 < float(q.mean.std()) < 1.5
         close(q.covariance, 0.01 * eye(21)[None], rtol=0, atol=1e-15)
     ivon = method_of("ivon", networks(1), {}).posterior()
     assert 0.5 < float(ivon.mean.std()) < 1.5
     assert torch.equal(method_of("swag", networks(1), {}).posterior().mean, ivon.mean)
+
+
+def test_noise_on_a_network_leaves_low_rank_vi_at_its_rank():
+    method = method_of("low-rank-vi", networks(1), {"rank": 1, "max_steps": 5})
+    train(method, "cpu")
+    q = method.q()
+    assert q.factor.shape[-1] > 1  # padded
+    assert (q.factor != 0).any(1)[0].tolist() == [True, False, False, False]
+    # What the scores see, too.
+    low = method.posterior().covariance[0] - q.scale[0, : method.q.k].square().diag()
+    assert torch.linalg.matrix_rank(low, rtol=1e-9) == 1
 
 
 # --- Targets of 0 and 1 -----------------------------------------------------------------------------------------------
@@ -466,6 +479,42 @@ def test_f_svgd_moves_by_the_slope_of_logits():
     score = -f @ torch.linalg.inv(Phi @ Phi.mT + 0.5 * eye(len(X)))
     score[:, :12] += data.y[0] - f[:, :12].sigmoid()
     close(-method.q.w.grad[0, :4, :8], naive_direction(f, score) @ Phi, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "part"),
+    [
+        ("gfsvi", {"training": "adam", "network_M": 5}, "prior_covariance"),
+        ("f-svgd", {"particles": 4}, "prior_covariance"),
+        ("laplace", {"structure": "kronecker"}, "kronecker_gram"),
+    ],
+)
+def test_a_model_without_a_part_that_a_method_needs_is_refused(name, settings, part):
+    class Line:
+        k = 2
+
+        def values(self, w, x):
+            return w[..., :1] + w[..., 1:] * x[:, 0]
+
+    X = torch.linspace(0, 1, 9, dtype=f64)[:, None]
+    data = NetworkData.of(Line(), [(X, X[:, 0], torch.tensor(0.1, dtype=f64))])
+    method_on("laplace", data, "full")
+    with pytest.raises(InputError, match=rf"needs {part}\(\) of a network's model, and Line has none; define it as in"):
+        method_on(name, data, None, settings)
+
+
+def test_a_tangent_has_no_measurement_sets():
+    class Tangent(Method):
+        class Options(GaussianOptions, MeasurementOptions):
+            pass
+
+        networks = "tangent"
+
+        def loss(self, q, batch):
+            raise NotImplementedError
+
+    with pytest.raises(InputError, match=r"^Tangent takes measurement sets, which a network's tangent does not have"):
+        Tangent(networks(1), "full", [1], M=5)
 
 
 def test_what_has_no_hidden_units_is_refused():

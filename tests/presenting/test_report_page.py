@@ -108,6 +108,14 @@ def test_a_method_that_failed_somewhere_is_not_the_closest():
     assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["rand-a"]
 
 
+def test_a_method_whose_seeds_failed_on_a_split_is_not_the_closest():
+    """The seed that failed may have been the one far away."""
+    lost = [each.model_copy(update={"status": "failed"}) for each in cells("rand-a", CLOSE, seed=1)[:1]]
+    rand_a = [*cells("rand-a", CLOSE), *lost, *cells("rand-a", CLOSE, seed=1)[1:]]
+    lines = summary_of(cells_of([*rand_a, *cells("ssge", FAR)]))
+    assert [line.method for line in closest(lines.assign(entry=lines["method"])).values()] == ["ssge"]
+
+
 def test_methods_on_different_splits_have_no_closest_one():
     """As many splits each, and none in common."""
     elsewhere = [record("ssge", split, 1e-3) for split in range(len(CLOSE), 2 * len(CLOSE))]

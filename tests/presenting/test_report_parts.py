@@ -201,6 +201,21 @@ def test_commands_ask_for_the_records_cells():
     assert sorted(planned) == sorted(expected)
 
 
+def test_commands_ask_for_the_device_and_the_kernels_if_all_records_agree():
+    portable = {"device": "cpu", "arithmetic": "ATen DEFAULT, MKL COMPATIBLE"}
+    own = {"device": "cpu", "arithmetic": "ATen AVX512, MKL own"}
+
+    def command(*provenance):
+        records = [record("exact", split, 1.0, provenance=each) for split, each in enumerate(provenance)]
+        return commands(study_of(records))[0]
+
+    assert command(portable, portable).startswith("FSVI_BENCH_KERNELS=portable fsvi-bench run ")
+    assert command(portable, portable).endswith(" --device cpu")
+    assert command(own, portable).startswith("fsvi-bench run ")
+    assert command({"device": "cuda", "arithmetic": None}).endswith(" --device cuda")
+    assert "--device" not in command({"device": "cuda"}, own)
+
+
 def test_a_method_from_a_file_is_named_with_its_file():
     study = study_of([record("Mine", 0, 1.0, provenance={"method_file": "mine.py"}), record("Other", 0, 1.0)])
     assert method_files(study) == {"Mine": "mine.py"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def send_head(self) -> Any:
         port = self.server.server_address[1]
-        if self.headers.get_all("Host") not in ([f"{HOST}:{port}"], [f"localhost:{port}"]):
+        ours = [f"{name}:{port}" for name in (HOST, "localhost")] + ([HOST, "localhost"] if port == HTTP_PORT else [])
+        if self.headers.get_all("Host") not in [[each] for each in ours]:
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         name = unquote(self.path.partition("?")[0]).removeprefix("/") or "index.html"
         site = Path(self.directory)

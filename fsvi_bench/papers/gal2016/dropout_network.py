@@ -8,8 +8,7 @@ depend on p; then (1 − p)‖m‖² = ‖θ‖²/(1 − p). Biases are never dr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,18 +153,6 @@ class DropoutNetwork(nn.Module):
     ) -> Float[Tensor, "T N outputs"]:
         """Values of `draws` functions drawn from q at all rows of x."""
         return torch.stack([self(x, generator, one_function=True) for _ in range(draws)])
-
-
-@contextmanager
-def without_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 count as 0 on a CPU. With few data, the KL shrinks many weights to such numbers, which made a
-    step take three times as long, and a drawn function even longer."""
-    before = float(torch.tensor(1e-39) * 1.5) == 0  # PyTorch has no function that tells
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
 
 
 def fit(

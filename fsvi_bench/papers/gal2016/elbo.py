@@ -19,7 +19,8 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
-from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density, without_denormals
+from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.side_by_side import without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.strict import Plain

@@ -15,7 +15,7 @@ from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import ExperimentContext, Frames, Row
 from fsvi_bench.papers.ksw2015.data import ImageSource, OfImages
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, errors, split, train
-from fsvi_bench.papers.side_by_side import side_by_side
+from fsvi_bench.papers.side_by_side import side_by_side, without_denormals
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
@@ -48,6 +48,7 @@ class Settings(OfImages):
         return self
 
 
+@without_denormals()
 def train_and_test(width: int, runs: Sequence[tuple[str, int]], training: TrainSettings, images: ImageSource) -> Row:
     """Networks of one width, trained side by side: for each variant and repeat of `runs` the test error after the epoch
     chosen on the validation set, and the layers' final drop rates."""

@@ -61,7 +61,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     train,
 )
 from fsvi_bench.papers.parts import Row
-from fsvi_bench.papers.side_by_side import Streams, streams
+from fsvi_bench.papers.side_by_side import Streams, streams, without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.strict import Plain
@@ -338,6 +338,7 @@ NOISES = {  # one α per weight, or per input
 }
 
 
+@without_denormals()
 def train_and_measure(
     table: str,
     networks: Sequence[int],

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fsvi_bench.arithmetic import KERNELS_VARIABLE
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
 from fsvi_bench.presenting.looks import ASSETS
@@ -37,6 +38,7 @@ from fsvi_bench.presenting.summary import (
 from fsvi_bench.presenting.tables import ROUNDING, Table, Written
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.options import setting_words
+from fsvi_bench.running.provenance import kernels_of
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.splits import ranges
@@ -201,7 +203,15 @@ def _counted(values: pd.Series) -> list[tuple[str, int]]:
 
 
 def commands(study: Study) -> list[str]:
-    """Commands that reproduce the records, with settings other than defaults; methods share one if possible."""
+    """Commands that reproduce the records, with settings other than defaults; methods share one if possible.
+
+    They name the device and ask for portable kernels if all records agree on it.
+    """
+    provenance = [record.provenance for record in study.archive.records]
+    devices = {each.get("device") for each in provenance}
+    device = ["--device", devices.pop()] if len(devices) == 1 and None not in devices else []
+    portable = {kernels_of(each) for each in provenance} == {"portable"}
+    environment = f"{KERNELS_VARIABLE}=portable " if portable else ""
     files, given = method_files(study), _tasks_from_files(study)
     asked = [(entry, rest) for entry in study.entries for rest in _rests(study, entry, given)]
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": rest} for e, rest in asked)
@@ -210,8 +220,8 @@ def commands(study: Study) -> list[str]:
     found = []
     for (rest, families), methods in groups:
         specs = [name if name in method_names() else f"{files.get(name, 'FILE.py')}:{name}" for name in methods]
-        words = [*_each("--method", specs), *_each("--family", families), *rest]
-        found.append(shlex.join(["fsvi-bench", "run", *words]))
+        words = [*_each("--method", specs), *_each("--family", families), *rest, *device]
+        found.append(environment + shlex.join(["fsvi-bench", "run", *words]))
     return found
 
 

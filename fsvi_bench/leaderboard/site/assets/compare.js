@@ -28,9 +28,10 @@ const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
   // Only the earlier entry has the comparison: for the later one, signs are reversed.
   const pair = (a, b) => {
-    const [p, ...numbers] = a.comparisons[b.name] ?? b.comparisons[a.name];
+    const isEarlier = Object.hasOwn(a.comparisons, b.name); // not `in`: an entry may be called "constructor"
+    const [p, ...numbers] = isEarlier ? a.comparisons[b.name] : b.comparisons[a.name];
     const rows = Array.from({ length: numbers.length / 3 }, (_, row) => numbers.slice(3 * row, 3 * row + 3));
-    return [p, a.comparisons[b.name] ? rows : rows.map(([ratio, low, high]) => [-ratio, -high, -low])];
+    return [p, isEarlier ? rows : rows.map(([ratio, low, high]) => [-ratio, -high, -low])];
   };
 
   const write = (cell, text, key) => {
