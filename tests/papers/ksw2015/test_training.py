@@ -19,7 +19,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     step,
     train,
 )
-from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, streams
+from fsvi_bench.papers.side_by_side import MovingAverage, Replayed, streams, without_denormals
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
@@ -214,3 +214,15 @@ def test_the_error_is_the_share_of_wrong_classes():
 def test_impossible_training_is_refused(changes):
     with pytest.raises(ValidationError):
         TrainSettings(**changes)
+
+
+def test_denormals_are_flushed_within_the_block_alone():
+    def halved():
+        return float(torch.tensor(1.5e-38) / 2)
+
+    with without_denormals():
+        assert halved() == 0
+        with without_denormals():
+            pass
+        assert halved() == 0
+    assert halved() > 0
