@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 # -rfEs lists failures and skips with their reasons at the end.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rfEs
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-# On all cores, where pip compiles on one, and without packages' own tests. Some packages have files for later Pythons.
-COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
+# On all cores, where pip compiles on one, and without packages' own tests and parts that nothing imports here. Some packages
+# have files for later Pythons.
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x $(UNUSED) $(VENV)/lib >/dev/null || true
+UNUSED := '/tests?/|/ray/(rllib|data|serve|tune|train|llm|dashboard)/|/torch/(_inductor|testing|onnx)/'
 
 # Hundreds of processes import the package, and each worker the tests, whose assertions pytest rewrites.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,7 +61,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt tests/laplace.txt | $(BIN
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps -r tests/laplace.txt
 	@$(COMPILE)
-	touch $@ $(VENV)/.installed
+	touch $@ $(VENV)/.installed $(VENV)/.installed-docs
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing MkDocs, torch and other packages into $(VENV): about 300 MB, which takes a few minutes"

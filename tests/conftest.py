@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +48,7 @@ BROWSER_FLAGS = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until collected: the collector would look at all modules and tests again and again
     use_one_thread()
     config.addinivalue_line("markers", "data: needs the raw data in $FSVI_BENCH_DATA")
 
@@ -59,6 +62,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("data"):
             item.add_marker(pytest.mark.skip(reason=f"needs the raw data: set ${DATA_VARIABLE}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -114,6 +122,12 @@ def shorten_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         (functional, "_write", lambda path, optimum: None), (comparison, "JOINT_DRAWS", 200), (comparison, "GROUPS", 5),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Reports without figures, for tests that do not look at them: a second each."""
+    monkeypatch.setattr("fsvi_bench.presenting.report.page._figures", lambda study, folder: defaultdict(list))
 
 
 @pytest.fixture

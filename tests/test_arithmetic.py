@@ -165,10 +165,14 @@ def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records
 @pytest.mark.slow
 @pytest.mark.usefixtures("bare")
 def test_a_command_chooses_before_torch_is_imported(tmp_path):
-    """The jailed processes inherit it."""
+    """Each command ends where it asks for torch. The jailed processes inherit the choice."""
     code = (
         "import sys, fsvi_bench.cli.app as app, fsvi_bench.arithmetic as a\n"
         "assert 'torch' not in sys.modules\n"
+        "class Torch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch': raise SystemExit('torch')\n"
+        "sys.meta_path.insert(0, Torch())\n"
         "try: app.main(sys.argv[1:])\n"
         "except SystemExit as end: print(end.code, a.arithmetic())"
     )
@@ -177,4 +181,4 @@ def test_a_command_chooses_before_torch_is_imported(tmp_path):
         subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, text=True).stdout.strip()
         for words in (["verify", absent], ["submit", "exact"], ["score", "--task", absent, "--posterior", absent])
     ]
-    assert told == [f"2 {dict(PORTABLE)}", f"2 {dict(PORTABLE)}", "2 {}"]
+    assert told == [f"torch {dict(PORTABLE)}", f"torch {dict(PORTABLE)}", "torch {}"]

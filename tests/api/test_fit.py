@@ -32,6 +32,13 @@ def pairs():
     return [(name, family) for name in built_in_names() for family in load_method(name).cls.families]
 
 
+#: One for each kind of posterior.
+SCORED = {
+    ("exact", "full"), ("exact", "ffg"), ("bernoulli-dropout", "bernoulli"), ("gfsvi", "factor"), ("svgd", "particles"),
+    ("spike-and-slab", "spike-slab"),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize(("method", "family"), pairs())
 def test_the_numbers_are_those_of_run(tmp_path, cli, diabetes, method, family):
@@ -43,6 +50,8 @@ def test_the_numbers_are_those_of_run(tmp_path, cli, diabetes, method, family):
     assert status == 0
     q = fit(method, diabetes, family=family, seed=SEED, device="cpu", **settings_of(method))
     assert same_bits(q, posterior)
+    if (method, family) not in SCORED:
+        return
     scores = fsvi_bench.score(q, diabetes)
     for name in ("nlpd", "rmse", "kl_moment_matched", "overconfidence.median", "kl_marginals.5"):
         nested = record["scores"]

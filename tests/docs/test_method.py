@@ -14,7 +14,7 @@ from fsvi_bench.leaderboard import ranked_tasks
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.methods.registry import load_method
-from tests.leaderboard.jailing import working_jail
+from tests.leaderboard.jailing import shared, working_jail  # noqa: F401 -- a fixture of every test
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "method.md").read_text()
 TEMPLATE = PAGE.split('```python title="my_method.py"\n')[1].split("```")[0]

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed import run as runs
 from fsvi_bench.leaderboard.jailed.jail import require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
+from fsvi_bench.leaderboard.jailed.sandbox import sandbox
 from tests.leaderboard.boards import entry
 from tests.requirements import skip_or_fail
+
+
+@pytest.fixture(autouse=True)
+def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sandbox for the entries of all tests of a module that imports this: each takes seconds to start. A verifier
+    has one for each entry, and tests that look at the sandbox itself have their own, from `here`."""
+    if "here" not in request.fixturenames:
+        monkeypatch.setattr(runs, "sandbox", lambda entry, jail, memory: sandbox("any", jail, memory))
+
 
 GOOD = """
 import torch

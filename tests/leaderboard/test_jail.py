@@ -20,27 +20,18 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.edition import Place
 from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
-from fsvi_bench.leaderboard.jailed import run as runs
 from fsvi_bench.leaderboard.jailed import sandbox as sandboxes
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import Job, Message
 from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
-from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox, sandbox
+from fsvi_bench.leaderboard.jailed.sandbox import closed_sandbox
 from fsvi_bench.leaderboard.ranked_tasks import make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
 from tests.leaderboard.boards import SECRET, edition, entry
-from tests.leaderboard.jailing import run, source, working_jail
+from tests.leaderboard.jailing import run, shared, source, working_jail  # noqa: F401 -- a fixture of every test
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def shared(request, monkeypatch):
-    """One sandbox for the entries of all tests, which is more than a verifier does: each takes seconds to start. Tests
-    that look at the sandbox itself have their own, from `here`."""
-    if "here" not in request.fixturenames:
-        monkeypatch.setattr(runs, "sandbox", lambda entry, jail, memory: sandbox("any", jail, memory))
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from fsvi_bench.running.network_job import score_network
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.training.trainer import train
 from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, read_result, write_entry
-from tests.leaderboard.jailing import working_jail
+from tests.leaderboard.jailing import shared, working_jail  # noqa: F401 -- a fixture of every test
 from tests.leaderboard.sites import Page
 from tests.networks.test_tasks import certificate, functions
 
@@ -118,6 +118,7 @@ def run(each, root, only, jail=None):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize(
     ("name", "family", "settings"),
     [
@@ -236,6 +237,7 @@ def test_results_of_other_tasks_or_references_do_not_count(tmp_path, of, changed
     assert (stale["b"] is None) == (why is None)
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_kept_runs_belong_to_a_reference(tmp_path, monkeypatch):
     made = []
 

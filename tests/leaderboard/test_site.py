@@ -53,6 +53,11 @@ def pages(files):
     return {name: Page(content) for name, content in files.items() if name.endswith(".html")}
 
 
+def first_page(site):
+    """Alone, since it comes first, and the pages of entries take a second each."""
+    return next(content for name, content in site_files(site) if name == "index.html")
+
+
 def tree(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -103,7 +108,8 @@ def test_pages_separate_seeds_from_tasks_if_there_are_several(tmp_path, site):
     of = edition(DATASETS, seeds=2, replicated_tasks=2)
     kl = lambda place, seed: 1.0 + place.number + seed  # noqa: E731
     made = Site(read_board(make_board(tmp_path, {"a": kl, "b": lambda place, seed: 3.0}, of)))
-    page, first = (Page(dict(site_files(made))[name]) for name in ("methods/a.html", "index.html"))
+    written = dict(site_files(made))
+    page, first = (Page(written[name]) for name in ("methods/a.html", "index.html"))
     cells, shown = made.shown["a"].cells, page.every("data-v")
     for score in ("kl", "joint_predictive_kl_box"):
         found = variation(cells, score, of.ranked_datasets)
@@ -164,7 +170,7 @@ def test_results_made_after_closing_are_marked_if_others_were_made_before(site, 
     early = next(each for each in site.board.standings if each.name == "near")
     early = replace(early, result=early.result.model_copy(update={"edition_status": "open"}))
     standings = [early if each.name == "near" else each for each in site.board.standings]
-    index = dict(site_files(Site(replace(site.board, standings=standings))))["index.html"]
+    index = first_page(Site(replace(site.board, standings=standings)))
     assert Page(index).words.count(after) == 5 + 3 + 1  # the other entries of the three tables
 
 
@@ -228,7 +234,7 @@ def test_the_first_page_says_what_its_results_are_worth_and_how_to_enter(site, p
         replace(each, result=each.result and each.result.model_copy(update={"edition_status": "open"}))
         for each in board.standings
     ]
-    index = dict(site_files(Site(replace(board, edition=opened, standings=standings))))["index.html"]
+    index = first_page(Site(replace(board, edition=opened, standings=standings)))
     words = Page(index).words
     assert (later in words, "Since this edition is closed" in words) == (False, False)
     assert "This edition is open to entries." in words
@@ -256,7 +262,7 @@ def test_the_first_page_says_when_and_where_results_were_made_and_how_many_are_o
     changed.tables["joint"] = replace(
         table, lines=[replace(line, outranked_by=first * (line.place > 2)) for line in table.lines]
     )
-    words = Page(dict(site_files(changed))["index.html"]).words
+    words = Page(first_page(changed)).words
     last = max(place for place, each in enumerate(standings) if each.result) + 1
     assert (
         f"from 2026-11-01 to 2026-11-0{last}, with fsvi-bench 0.3.0, on processor 0, processor 1, processor 7;" in words
@@ -279,7 +285,7 @@ def test_the_first_page_says_what_few_data_sets_cannot_tell(site, pages):
     words = pages["index.html"].words
     assert (none in words, unequal in words, "sign-flip" in words) == (False, True, False)
     few = replace(site.board, edition=edition(["boston", "wine", "yacht"]))
-    words = Page(dict(site_files(Site(few)))["index.html"]).words
+    words = Page(first_page(Site(few))).words
     assert (none in words, unequal in words) == (True, True)
 
 

@@ -23,7 +23,7 @@ from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.running.executors import LocalExecutor, WorkerDied
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, write_entry
-from tests.leaderboard.jailing import source, working_jail
+from tests.leaderboard.jailing import shared, source, working_jail  # noqa: F401 -- a fixture of every test
 
 DIABETES = edition(["diabetes"])
 SOME = [Place("ranked", "diabetes", 0), Place("ranked", "diabetes", 4), Place("official", "diabetes", 0)]

@@ -62,9 +62,12 @@ def same(ones, others):
 
 
 def boston_sized():
-    """Rows of methods that run by default with each of three settings as far as they have it, and no pair twice."""
+    """Rows of methods that run by default with each of three settings as far as they have it, and no pair twice.
+
+    Without closed forms, which problems never share; spike-and-slab's takes longest.
+    """
     cases = {}
-    for row in (row for row in TABLE if row.method in DEFAULTS):
+    for row in (row for row in TABLE if row.method in DEFAULTS and row.method != "spike-and-slab"):
         fields = load_method(row.method).cls.Options.model_fields
         for wanted in ({"M": 80}, {"M": 20}, {"M": 120, "minibatch": "full", "S": 32}):
             settings = {name: value for name, value in wanted.items() if name in fields}
@@ -107,8 +110,9 @@ def test_observation_does_not_change_training(subject, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks(subjects(some, steps=5), ("the same in any batch",))
-def test_a_problem_is_bitwise_the_same_in_any_batch(subject, check):
+@parametrize_with_checks([each for each in subjects(some, steps=5) if "M" in each.settings], ("the same in any batch",))
+def test_measurement_sets_of_lower_rank_are_bitwise_the_same_in_any_batch(subject, check):
+    """At k = 7, every set above has full rank."""
     check(subject)
 
 

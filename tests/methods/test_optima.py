@@ -78,18 +78,6 @@ def test_one_natural_step_arrives_at_the_exact_posterior(boston):
     assert abs(trace_scores(method.posterior()[0], boston).kl) < 1e-9
 
 
-@pytest.mark.slow
-@pytest.mark.data
-def test_adam_on_randa_reaches_the_exact_posterior_if_A_sees_every_weight(boston):
-    """Settings found by trial: 2,000 steps at M = 120 reach 0.003."""
-    data = TrainingData.of([boston])
-    assert {rank(A[0]) for A in drawn_sets(data, 120, [1])} == {100}
-    settings = {"M": 120, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 2500}
-    settings |= {"off_diagonal_lr": 1, "averaging": 0}
-    method = trained_method("rand-a", data, "full", settings)
-    assert -1e-9 < trace_scores(method.posterior()[0], boston).kl < 1e-2
-
-
 # --- FIXEDA at a declared measurement set -----------------------------------------------------------------------------
 
 
@@ -137,18 +125,13 @@ def test_fixed_as_objective_is_least_at_the_mean_of_appendix_e(name, family):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "family", "steps", "tolerance"), [("boston-00", "full", 2000, 0.03), ("concrete-03", "ffg", 4000, 2e-3)]
-)
-def test_fixed_a_arrives_at_the_mean_of_appendix_e(name, family, steps, tolerance):
+def test_fixed_a_arrives_at_the_mean_of_appendix_e():
     """L-BFGS moves mean and Σ together, and Σ, which has no optimum, never lets it finish: after these steps the mean was
-    0.011 from the fixed point with a full Σ (of a norm of 13.7) and 0.002 with a factorised one; no entry can be
-    further off than the whole vector is.
-    """
-    problem = published(name)
+    0.011 from the fixed point, of a norm of 13.7; no entry can be further off than the whole vector is."""
+    problem = published("boston-00")
     A = declared_A(problem)[None]
-    method = trained_method("fixed-a", TrainingData.of([problem]), family, {"M": 80, "max_steps": steps}, A=A)
-    assert float((method.posterior()[0].mean - fixed_point(problem, method.Phi_A[0])).norm()) < tolerance
+    method = trained_method("fixed-a", TrainingData.of([problem]), "full", {"M": 80, "max_steps": 2000}, A=A)
+    assert float((method.posterior()[0].mean - fixed_point(problem, method.Phi_A[0])).norm()) < 0.03
 
 
 def test_fixed_a_takes_the_given_inputs_and_draws_others_without(toy):

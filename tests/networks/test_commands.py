@@ -72,6 +72,7 @@ def test_a_damaged_task_does_not_stop_the_others(datasets: Path, cli) -> None:
     assert "nope is not a network task" in err
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_functions_are_scored_from_python(datasets: Path, toy: NetworkTask) -> None:
     network = fsvi_bench.load_network("toy:0:collapsed-2:simulated")
     q = functions(40, 1)

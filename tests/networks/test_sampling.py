@@ -218,7 +218,7 @@ def assert_all_routes(of: Model, log_evidence: float, mean: np.ndarray, variance
 @pytest.mark.slow
 def test_all_routes_agree_with_quadrature_on_two_units() -> None:
     of = target(2, 20)
-    assert_all_routes(of, *quadrature(of)[:3])
+    assert_all_routes(of, *quadrature(of, 1e-4)[:3])  # far below the errors of the samplers
 
 
 @pytest.mark.slow

@@ -249,7 +249,8 @@ def test_exact_draws_score_at_the_floor_and_overconfident_ones_above(toy: Networ
             assert value - 4 * found.error < found.value < most + 4 * found.error, name
 
 
-def test_nlpd_is_of_the_mean_density_in_the_targets_unit(toy: NetworkTask) -> None:
+def test_nlpd_is_of_the_mean_density_in_the_targets_unit(toy: NetworkTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "JOINT_DRAWS", 200)  # which take longest, and are no part of it
     q = functions(500, 3)
     found = score_functions(q, toy, functions(1000, 0)).scores["nlpd"]
     y, sigma = toy.targets_test.numpy(), float(toy.noise_variance) ** 0.5
@@ -299,6 +300,7 @@ def test_finite_sets_are_as_far_apart_as_the_sum_of_their_inverse_sizes_says() -
         assert too_high[0] > 3 * too_high[1]
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_a_file_scores_as_its_functions(toy: NetworkTask, folder: Path, tmp_path: Path, cli) -> None:
     q = functions(50, 3)
     file = write_functions(tmp_path / "q.safetensors", q, task_sha256=toy.sha256)
@@ -382,6 +384,7 @@ def test_an_unknown_name_is_refused(cli, tmp_path: Path) -> None:
     assert "did you mean 'toy:0:collapsed-2:simulated'?" in err
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_few_functions_have_errors(toy: NetworkTask) -> None:
     found = score_functions(functions(3, 4), toy, functions(400, 0)).scores
     assert all(np.isfinite(score.error) for score in found.values())

@@ -207,6 +207,7 @@ def test_what_is_no_output_folder_is_refused(tmp_path, content, words):
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_folder_may_have_any_name(tmp_path):
     """On Linux a name is bytes, which need not be UTF-8."""
     root = save(tmp_path / os.fsdecode(b"r\xff"), RECORDS[:10])

@@ -217,6 +217,7 @@ def test_a_network_without_scores_has_no_floors_and_a_linear_task_neither(folder
     assert not floors(cells[cells["dataset"] == "toy"].drop(columns="functions"), "toy", ["w2_test"])
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path: Path, cli: Any) -> None:
     found = run(tmp_path / "out", datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 1e200})
     assert found["status"].tolist() == ["diverged"]
@@ -225,6 +226,7 @@ def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path:
     assert f"fsvi-bench run --method mean-field-vi --family ffg --task {TOY} --set lr=1e+200 --max-steps 60" in page
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_commands_leave_out_the_defaults_of_networks_alone(folder: Path, tmp_path: Path, cli: Any) -> None:
     """0.3 is the default on linear tasks, 0.03 on networks."""
     run(tmp_path / "out", datasets=[], splits=None, methods=["mean-field-vi"], options={"lr": 0.3})

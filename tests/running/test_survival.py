@@ -69,7 +69,7 @@ def kill_after(process: Command, out: Path, records: int, seconds: float) -> boo
 
 def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     """`kill -9` of the whole process group at random moments of its work."""
-    status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "2", "--json"), 3000)
+    status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "1", "--json"), 3000)
     assert status == 0
     moments, total, before, kept, kills = random.Random(5), len(json.loads(expected)), {}, [], 0
     for left in range(KILLS, 0, -1):
@@ -85,7 +85,7 @@ def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     print(f"{kills} kills; records after each: {kept} of {total}")
     assert kills >= KILLS // 2, "most runs ended before they were killed"
     assert len({count for count in kept if 0 < count < total}) >= 2, "the kills hit no run in the middle of its work"
-    status, text, _ = finish(start(tmp_path / "out", *GRID, "--workers", "2", "--json"), 3000)
+    status, text, _ = finish(start(tmp_path / "out", *GRID, "--workers", "1", "--json"), 3000)
     assert status == 0
     assert without_clock(text) == without_clock(expected)
     after = finished(tmp_path / "out")
@@ -111,7 +111,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path, small_disk):
     grid = ["--dataset", "toy", "--method", "exact", "--method", "mean-field-vi", "--max-steps", "50"]
-    expected = finish(start(tmp_path / "whole", *grid, "--json"))[1]
+    expected = finish(start(tmp_path / "whole", *grid, "--workers", "1", "--json"))[1]
     status, out, err = finish(start(small_disk / "out", *grid, "--workers", "2"))
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].startswith("fsvi-bench: cannot write ")
@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path
     assert finished(small_disk / "out").keys() == before.keys()
     before = finished(small_disk / "out")
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
-    status, text, _ = finish(start(small_disk / "out", *grid, "--workers", "2", "--json"))
+    status, text, _ = finish(start(small_disk / "out", *grid, "--workers", "1", "--json"))
     assert status == 0
     assert without_clock(text) == without_clock(expected)
     after = finished(small_disk / "out")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -163,6 +160,7 @@ def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
             read_task(damaged(task, tmp_path, **changes))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_command_line_takes_the_file(task, tmp_path, cli, monkeypatch):
     monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
     path, posterior = tmp_path / "mine.safetensors", tmp_path / "q.safetensors"
@@ -296,17 +294,6 @@ def test_diabetes_as_own_data_has_the_standard_split_and_its_fit_is_as_good():
     own = make_task(X, y, k=20, name="my-diabetes")
     assert torch.equal(own.X, bind_task(read_official("diabetes", 0).task).X)
     assert 0.3 < float(own.noise_variance) < 0.6
-
-
-@pytest.mark.slow
-def test_a_cached_rbf_task_does_not_import_gpytorch():
-    code = (
-        "import sys\nfrom fsvi_bench.tasks.official import load_task\n"
-        "assert load_task('diabetes').exact.mean.shape == (100,)\n"
-        "assert 'gpytorch' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_fit_whose_line_search_goes_too_far_turns_back():
