@@ -8,8 +8,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # On all cores, where pip compiles on one, and without packages' own tests and parts that nothing imports here. Some packages
 # have files for later Pythons.
-COMPILE := $(BIN)/python -m compileall -q -j 0 -x $(UNUSED) $(VENV)/lib >/dev/null || true
 UNUSED := '/tests?/|/ray/(rllib|data|serve|tune|train|llm|dashboard)/|/torch/(_inductor|testing|onnx)/'
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x $(UNUSED) $(VENV)/lib >/dev/null || true
 
 # Hundreds of processes import the package, and each worker the tests, whose assertions pytest rewrites.
 unexport PYTHONDONTWRITEBYTECODE
