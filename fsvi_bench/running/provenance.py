@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import fsvi_bench
-from fsvi_bench.arithmetic import Kernels, arithmetic
+from fsvi_bench.arithmetic import PORTABLE, Kernels, arithmetic
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.sources import meaning_sha256
 
@@ -94,8 +94,8 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
 
 
 def kernels_of(provenance: Mapping[str, Any]) -> Kernels:
-    """The kernels that the record's process was asked for, as far as it says so."""
-    return "portable" if (provenance.get("arithmetic") or "").startswith("ATen DEFAULT") else "own"
+    """The kernels that the record's process was asked for, by those of MKL: ATen's are the default ones on ARM, too."""
+    return "portable" if f"MKL {PORTABLE['MKL_CBWR']}" in (provenance.get("arithmetic") or "") else "own"
 
 
 def processor_words(provenance: Mapping[str, Any]) -> str:

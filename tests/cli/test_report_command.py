@@ -11,8 +11,6 @@ import pytest
 
 from tests.presenting.studies import record, save
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.usefixtures("no_figures")
 def test_the_page_is_written_where_the_command_says(cli, tmp_path):

@@ -20,7 +20,7 @@ from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from tests.leaderboard.boards import edition, entry, make_board, read_result, sign_file, write_entry
 from tests.leaderboard.test_board import keys  # noqa: F401 - a fixture
 
-QUICK, ENTRIES, RESULTS = 100, 4_000, 250
+QUICK, ENTRIES, RESULTS = 100, 10_000, 700
 DIABETES = edition(["diabetes"])
 
 #: What a value may turn into.

@@ -57,7 +57,7 @@ TINY = {
 }  # fmt: skip
 
 
-DRAWN_TWICE = {"atlas", "ksw2015-fig1"}  #: figures take longer than what they show; these repeat themselves for all
+DRAWN_TWICE = {"atlas", "ksw2015-fig1"}  #: one drawing after the other shows for all that a figure repeats itself
 
 
 def clockless(settings, images):

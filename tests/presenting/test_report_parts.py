@@ -212,6 +212,7 @@ def test_commands_ask_for_the_device_and_the_kernels_if_all_records_agree():
     assert command(portable, portable).startswith("FSVI_BENCH_KERNELS=portable fsvi-bench run ")
     assert command(portable, portable).endswith(" --device cpu")
     assert command(own, portable).startswith("fsvi-bench run ")
+    assert command({"device": "cpu", "arithmetic": "ATen DEFAULT"}).startswith("fsvi-bench run ")  # ARM, without MKL
     assert command({"device": "cuda", "arithmetic": None}).endswith(" --device cuda")
     assert "--device" not in command({"device": "cuda"}, own)
 
