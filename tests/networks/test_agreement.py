@@ -25,7 +25,7 @@ def agreeing(
     log_p = noise[..., 6] if log_p is None else log_p
     energy = noise[..., 7] if energy is None else energy
     zeros = np.zeros(2000)
-    chains = [Chain(zeros[:, None], zeros, p, e, zeros, zeros, 0.1) for p, e in zip(log_p, energy, strict=True)]
+    chains = [Chain(zeros[:, None], zeros, p, e, zeros, 0.1) for p, e in zip(log_p, energy, strict=True)]
     f = noise[..., :6] if f is None else f
     particles = generator.standard_normal((900, 6)) if particles is None else particles
     return agreement(chains, f, particles, ladder, smc, GROUPS, generator)

@@ -32,7 +32,7 @@ from fsvi_bench.networks.sampling.simulated import (
     calibration_ranks,
     mean_gap,
 )
-from fsvi_bench.networks.sampling.smc import SmcRun, pool, smc_run
+from fsvi_bench.networks.sampling.smc import pool, smc_run
 
 
 def target(H: int, N: int, P: int = 50, noise: float = 0.5, D: int = 1) -> Target:
@@ -170,21 +170,14 @@ def test_errors_of_log_z() -> None:
 def test_draws_are_thinned_evenly_and_pooled_by_evidence() -> None:
     def chain(begin: int) -> Chain:
         u = np.arange(begin, begin + 10.0)[:, None]
-        return Chain(u, *[u[:, 0]] * 5, 1.0)
+        return Chain(u, *[u[:, 0]] * 4, 1.0)
 
     assert thin([chain(0), chain(10)], 4).ravel().tolist() == [2, 7, 12, 17]
     with pytest.raises(InputError, match="20 draws cannot be thinned to 21"):
         thin([chain(0), chain(10)], 21)
-    light, heavy = (
-        SmcRun(np.full((10**5, 1), v), np.zeros(10**5), math.log(1 + 2 * v), None, None) for v in (0.0, 1.0)
-    )
-    shares = pool([light, heavy], 4000, np.random.default_rng(5)).mean()
+    light, heavy = np.zeros((10**5, 1)), np.ones((10**5, 1))
+    shares = pool([light, heavy], [0.0, math.log(3)], 4000, np.random.default_rng(5)).mean()
     assert shares == pytest.approx(0.75, abs=4 * math.sqrt(0.75 * 0.25 / 4000))
-
-
-def test_depths_of_trees() -> None:
-    steps = np.array([1, 2, 3, 4, 7, 8, 1023])
-    assert Chain(*[steps] * 6, 1.0).depth.tolist() == [1, 2, 2, 3, 3, 4, 10]
 
 
 def assert_moments(f: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
@@ -205,7 +198,7 @@ def assert_all_routes(of: Model, log_evidence: float, mean: np.ndarray, variance
     )
     runs = [smc_run(of, jax.random.key(10 + i), 400) for i in range(6)]
     smc = smc_evidence([run.log_evidence for run in runs])
-    particles = pool(runs, 600, np.random.default_rng(0))
+    particles = pool([run.u for run in runs], [run.log_evidence for run in runs], 600, np.random.default_rng(0))
     assert_moments(function_draws(of, jax.random.key(4), particles)[None], mean, variance)
     betas = runs[0].schedule.betas
     ladder = ladder_evidence([ladder_run(of, jax.random.key(20 + i), betas, 50, 300) for i in range(6)])

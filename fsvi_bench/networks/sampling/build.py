@@ -33,7 +33,7 @@ from fsvi_bench.networks.sampling.agreement import MMD_DRAWS, agreement, monte_c
 from fsvi_bench.networks.sampling.models import LogitTarget, Model, Target, function_draws
 from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
 from fsvi_bench.networks.sampling.quadrature import quadrature
-from fsvi_bench.networks.sampling.smc import Schedule, SmcRun, pool, smc_run
+from fsvi_bench.networks.sampling.smc import Schedule, pool, smc_run
 from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Training
 from fsvi_bench.seeds import derive_seed, derived_generator
 from fsvi_bench.tensorfile import identity
@@ -220,12 +220,9 @@ def _reference(
 
 
 def _agreement(task: NetworkTask, found: dict[str, list[Arrays]], f: np.ndarray) -> Agreement:
-    nothing = np.empty(0)
-    chains = [Chain(nothing, **{name: piece[name] for name in Chain._fields[1:]}) for piece in found["chain"]]
-    runs = [
-        SmcRun(piece["f"], nothing, piece["log_evidence"].item(), Schedule(nothing, nothing, nothing), nothing)
-        for piece in found["particles"]
-    ]
+    chains = [Chain(np.empty(0), **{name: piece[name] for name in Chain._fields[1:]}) for piece in found["chain"]]
+    particles = [piece["f"] for piece in found["particles"]]
+    log_evidences = [piece["log_evidence"].item() for piece in found["particles"]]
     ladders = [
         evidence.LadderRun(**{name: piece[name] for name in evidence.LadderRun._fields}) for piece in found["ladder"]
     ]
@@ -233,9 +230,9 @@ def _agreement(task: NetworkTask, found: dict[str, list[Arrays]], f: np.ndarray)
     return agreement(
         chains,
         f,
-        pool(runs, min(MMD_DRAWS, sum(len(run.u) for run in runs)), generator),
+        pool(particles, log_evidences, min(MMD_DRAWS, sum(map(len, particles))), generator),
         evidence.ladder_evidence(ladders),
-        evidence.smc_evidence([run.log_evidence for run in runs]),
+        evidence.smc_evidence(log_evidences),
         GROUPS,
         generator,
     )

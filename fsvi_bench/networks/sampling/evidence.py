@@ -40,8 +40,6 @@ class LadderRun(NamedTuple):
 
     betas: np.ndarray  #: [K + 1]
     log_likelihood: np.ndarray  #: log p(y | u) of each rung's draws [K + 1, n]
-    divergences: np.ndarray  #: their number at each rung [K + 1]
-    steps: int  #: leapfrog steps of all draws
 
 
 def ladder_run(target: Model, key: Array, betas: Array, warmup: int, draws: int) -> LadderRun:
@@ -52,14 +50,12 @@ def ladder_run(target: Model, key: Array, betas: Array, warmup: int, draws: int)
     keys = jax.random.split(key, len(betas))
     u = jax.random.normal(keys[0], (draws, target.dim))
     values = [np.asarray(jax.lax.map(target.log_likelihood, u))]
-    start, size, divergences, steps = u[-1], target.dim**-0.25, [0], 0
+    start, size = u[-1], target.dim**-0.25
     for of_rung, beta in zip(keys[1:], betas[1:], strict=True):
         chain = continue_chain(target, of_rung, start, beta, warmup, draws, step_size=size, adapt_mass=False)
         start, size = chain.u[-1], chain.step_size
         values.append(chain.log_likelihood)
-        divergences.append(int(chain.divergent.sum()))
-        steps += int(chain.steps.sum())
-    return LadderRun(np.asarray(betas), np.stack(values), np.array(divergences), steps)
+    return LadderRun(np.asarray(betas), np.stack(values))
 
 
 def bennett(below: np.ndarray, above: np.ndarray) -> float:

@@ -24,14 +24,8 @@ class Chain(NamedTuple):
     log_likelihood: np.ndarray  #: log p(y | u) [n]
     log_joint: np.ndarray  #: log p(y, u) [n], at β = 1 whatever the chain's
     energy: np.ndarray  #: the Hamiltonian after each transition [n]
-    steps: np.ndarray  #: leapfrog steps [n]: trees of depth d have 2^(d − 1) to 2^d − 1
     divergent: np.ndarray  #: whether the transition diverged [n]
     step_size: float
-
-    @property
-    def depth(self) -> np.ndarray:
-        """Depths of the trees [n]."""
-        return np.ceil(np.log2(self.steps + 1)).astype(int)
 
 
 def sample_chain(target: Model, key: Array, warmup: int, draws: int) -> Chain:
@@ -53,8 +47,8 @@ def continue_chain(
 ) -> Chain:
     """A chain of p(u) p(y | u)^β from the given unknowns."""
     out = _chain(target, beta, key, start, step_size, warmup, draws, adapt_mass)
-    u, values, joint, energy, steps, divergent, final = map(np.asarray, out)
-    return Chain(u, values, joint, energy, steps, divergent, float(final))
+    u, values, joint, energy, divergent, final = map(np.asarray, out)
+    return Chain(u, values, joint, energy, divergent, float(final))
 
 
 @partial(jax.jit, static_argnames=("warmup", "draws", "adapt_mass"))
@@ -67,7 +61,7 @@ def _chain(
     def transition(state: Array, _: None) -> tuple[Array, tuple[Array, ...]]:
         state = step(state, of)
         value = target.log_likelihood(state.z)
-        kept = (state.z, value, value + log_prior(state.z), state.energy, state.num_steps, state.diverging)
+        kept = (state.z, value, value + log_prior(state.z), state.energy, state.diverging)
         return state, kept
 
     of = (target, beta)

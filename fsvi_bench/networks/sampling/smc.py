@@ -43,10 +43,8 @@ class SmcRun(NamedTuple):
     """Equally weighted particles of one run, after resampling and moving at β = 1."""
 
     u: np.ndarray  #: unknowns [n, dim]
-    log_likelihood: np.ndarray  #: [n]
     log_evidence: float  #: log Ẑ in nats; Ẑ is consistent, with a bias of order 1/n as the schedule is adaptive
     schedule: Schedule
-    acceptance: np.ndarray  #: mean acceptance at each temperature [T + 1]
 
 
 def smc_run(
@@ -61,22 +59,18 @@ def smc_run(
     state = adaptive_tempered.init(jax.random.normal(of_start, (particles, target.dim)))
     state = state._replace(tempering_param=jnp.zeros(()))
     log_evidence, size = 0.0, target.dim**-0.25
-    rows: list[tuple[float, float, int, float]] = []
+    rows: list[tuple[float, float, int]] = []
     while not rows or rows[-1][0] < 1:  # the last pass starts at β = 1: weights are equal after it
         beta = float(state.tempering_param)
         leapfrogs = int(np.clip(np.ceil(path / size), 1, MOST_STEPS))
         of_step, key = jax.random.split(key)
         state, increment, acceptance = _step(target, of_step, state, size, leapfrogs, moves, target_ess)
         log_evidence += float(increment)
-        rows.append((beta, size, leapfrogs, float(acceptance)))
+        rows.append((beta, size, leapfrogs))
         if not np.isfinite(log_evidence):
             break
-        size *= float(np.exp(GAIN * (rows[-1][-1] - ACCEPTANCE)))
-    betas, sizes, steps, accepted = map(np.array, zip(*rows, strict=True))
-    values = jax.lax.map(target.log_likelihood, state.particles)
-    return SmcRun(
-        np.asarray(state.particles), np.asarray(values), log_evidence, Schedule(betas, sizes, steps), accepted
-    )
+        size *= float(np.exp(GAIN * (float(acceptance) - ACCEPTANCE)))
+    return SmcRun(np.asarray(state.particles), log_evidence, Schedule(*map(np.array, zip(*rows, strict=True))))
 
 
 @partial(jax.jit, static_argnames=("moves", "target_ess"))
@@ -103,11 +97,12 @@ def _step(
     return state, info.log_likelihood_increment, info.update_info.acceptance_rate.mean()
 
 
-def pool(runs: Sequence[SmcRun], n: int, generator: np.random.Generator) -> np.ndarray:
-    """n particles [n, dim] of runs of equal length, without replacement; each has the weight Ẑ of its run.
+def pool(
+    particles: Sequence[np.ndarray], log_evidences: Sequence[float], n: int, generator: np.random.Generator
+) -> np.ndarray:
+    """n particles [n, P] of runs of equal length, without replacement; each has the weight Ẑ of its run.
 
     Choose n well below their number: the first to be drawn follow the probabilities, the last do not.
     """
-    shares = softmax([run.log_evidence for run in runs])
-    p = np.repeat(shares / len(runs[0].u), len(runs[0].u))
-    return np.concatenate([run.u for run in runs])[generator.choice(len(p), n, replace=False, p=p)]
+    p = np.repeat(softmax(log_evidences) / len(particles[0]), len(particles[0]))
+    return np.concatenate(particles)[generator.choice(len(p), n, replace=False, p=p)]
