@@ -117,11 +117,13 @@ def frames(networks: pd.DataFrame, deviation: float) -> Frames:
         other=networks["p"] != 0.5,
     )
     scores = networks.set_index(["tau", "repeat"])[["elbo", *OF_THE_ELBO]].rename(columns=OF_THE_ELBO)
+    # Without a score at one p there is no correlation: that over the other p would be another statistic.
+    scores = scores.where(scores.notna().groupby(["tau", "repeat"]).transform("all"))
     correlated = scores.groupby(["tau", "repeat"]).corr("spearman")["elbo"].drop("elbo", level=-1)
     correlations = correlated.rename_axis(["tau", "repeat", "what"]).rename("correlation").reset_index()
     return {
         "networks": paired,
-        "means": networks.groupby(["tau", "p"], as_index=False).mean(),
+        "means": networks.groupby(["tau", "p"], as_index=False).agg(lambda scores: scores.mean(skipna=False)),
         "correlations": correlations,
         "mean_correlations": intervals(correlations.groupby(["tau", "what"], sort=False)["correlation"]).reset_index(),
     }

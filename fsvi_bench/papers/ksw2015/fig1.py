@@ -102,8 +102,9 @@ def investigate(settings: Settings, context: ExperimentContext) -> Frames:
 
 def findings(networks: pd.DataFrame) -> Frames:
     """Frames from trained networks; repeats share initial values across variants. Errors are in percentage points."""
-    mean = networks.groupby(["variant", "repeat"])["error"].mean().reset_index()
-    margins = mean.merge(mean, on="repeat", suffixes=("", "_of_other")).rename(columns={"variant_of_other": "other"})
+    of_each = networks[["variant", "width", "repeat", "error"]]
+    margins = of_each.merge(of_each, on=["width", "repeat"], suffixes=("", "_of_other"))
+    margins = margins.rename(columns={"variant_of_other": "other"})
     runs = networks.sort_values("width").groupby(["variant", "repeat"])
     fall = (runs["error"].first() - runs["error"].last()).unstack("variant")  # from the smallest width to the largest
     gains = pd.DataFrame({kind: fall[f"Gaussian {kind}"] - fall[f"variational {kind}"] for kind in ("A", "B")})

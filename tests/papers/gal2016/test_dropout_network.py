@@ -231,6 +231,18 @@ def test_elbo_and_test_likelihood():
     )
     assert np.array(intervals) == pytest.approx(np.array([values, values]).T)
 
+    # A network that diverged is not left out of a correlation or a mean.
+    networks = frames["networks"][["tau", "p", "repeat", "elbo", "test_log_likelihood", "test_rmse"]]
+    lost = networks.mask((networks["tau"] == 10) & (networks["p"] == 0.9) & (networks["repeat"] == 0))
+    lost = lost.assign(**networks[["tau", "p", "repeat"]])
+    without = elbo.frames(lost, deviation)
+    unknown = without["correlations"][without["correlations"]["correlation"].isna()]
+    assert set(unknown[["tau", "repeat"]].itertuples(index=False, name=None)) == {(10.0, 0)}
+    assert len(unknown) == 2
+    means = without["means"].set_index(["tau", "p"])["elbo"]
+    assert means.isna().sum() == 1
+    assert math.isnan(means[10.0, 0.9])
+
 
 def test_claims_about_a_grid_need_its_points():
     sound = REPRODUCTIONS["gal2016-elbo"]._settings("quick").model_dump()
