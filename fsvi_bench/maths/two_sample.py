@@ -49,7 +49,7 @@ def expected_kernel(
 
 
 def expected_norm(offset: Float[Tensor, "n d"], covariance: Float[Tensor, "d d"]) -> Float[Tensor, " n"]:
-    """E‖δ + Z‖ for each offset δ, Z ~ N(0, C), to a relative 1e-12.
+    """E‖δ + Z‖ for each offset δ, Z ~ N(0, C), to 1e-12 of their root mean square.
 
     With Q = ‖δ + Z‖²: E√Q = (1/2√π) ∫₀^∞ (1 − E e^(−tQ)) t^(−3/2) dt, and E e^(−tQ) = Π_i (1 + 2tλ_i)^(−½)
     exp(−tδ_i²/(1 + 2tλ_i)) along the axes of C, whose variances are λ_i. With t = e^u the integrand is analytic in a

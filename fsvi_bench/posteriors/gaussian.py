@@ -112,13 +112,17 @@ class FactorGaussian(Posterior):
 
 
 def rank(factor: Float[Tensor, "k r"]) -> int:
-    """Rank of F to float64's precision, whatever the units of the weights and the sizes of the columns.
+    """Rank of F to float64's precision, whatever the units of the weights and the sizes of the columns, within a factor
+    of 1e300.
 
     Columns, and then rows, are scaled to length 1. Those that are zero or not finite count as 0.
     """
+    if not factor.numel():
+        return 0
     for dim in (0, 1):
+        factor = factor / factor.abs().amax(dim, keepdim=True)  # so that no square underflows or overflows
         factor = (factor / torch.linalg.vector_norm(factor, dim=dim, keepdim=True)).nan_to_num(0.0)
-    return int(torch.linalg.matrix_rank(factor)) if factor.numel() else 0
+    return int(torch.linalg.matrix_rank(factor))
 
 
 def _draw(

@@ -272,7 +272,8 @@ def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
 
 
 def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
-    """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null if the test set is smaller."""
+    """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null if the test set is smaller, and for a mixture with
+    a density there."""
     truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
     has_atoms = isinstance(q, SwitchedPosterior) and q.singular
     full_rank = bool((tril.diagonal() > 0).all()) and not _is_flat(q, tril)
@@ -282,7 +283,12 @@ def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
         # The covariance of Vᵀw may have full rank even if that of w does not.
         seen = full_rank or int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
         kl = projected_kl(basis, q.mean, tril, truth.posterior.mean, truth.covariance_tril)
-        marginals[str(count)] = float(kl) if seen and not has_atoms else math.inf
+        if isinstance(q, SpikeSlabPosterior) and has_atoms:
+            # Without a part on a subspace, if slabs that are always on reach every direction: a mixture of Gaussians.
+            always_on = basis.mT * torch.where(q.spike_weight > 0, 0.0, q.slab_scale)
+            marginals[str(count)] = None if int(torch.linalg.matrix_rank(always_on)) == basis.shape[1] else math.inf
+        else:
+            marginals[str(count)] = float(kl) if seen and not has_atoms else math.inf
     return marginals
 
 

@@ -224,10 +224,11 @@ def test_a_factor_of_fewer_columns_than_weights_is_singular_and_keeps_its_covari
 def test_rank_knows_neither_units_nor_sizes_of_columns():
     """Columns of an orthogonal matrix are independent however small; a product of rank 2 is not, whatever its units."""
     Q = torch.linalg.qr(draw(k, k)).Q
-    small = f64([1, 1e-20, 1e-60, 1e-100, 1e-130, 1e-150])
+    small = f64([1, 1e-20, 1e-60, 1e-100, 1e-200, 1e-300])
     low = draw(k, 2) @ draw(2, k, seed=1)
     for factor, expected in ((Q * small, k), (small[:, None] * Q, k), (low, 2), (1e9 ** draw(k, 1, seed=2) * low, 2)):
         assert rank(factor) == expected
+        assert rank(1e200 * factor[:, :1]) == 1
     Q[:, 2] = 0
     assert rank(Q) == k - 1
     assert rank(torch.full((k, k), torch.nan, dtype=torch.float64)) == 0

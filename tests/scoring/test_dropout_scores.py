@@ -82,6 +82,14 @@ def test_bernoulli_dropout_has_the_reference_scores(name, p):
     assert json.loads(scores.model_dump_json())["kl"] == "Infinity"
 
 
+def test_marginals_that_have_a_density_though_the_weights_have_none_are_unknown(toy, small_box):
+    """Two weights that are always on reach one direction of function values, and not five."""
+    spike = torch.full((20,), 0.5, dtype=torch.float64)
+    spike[:2] = 0
+    found = score(SpikeSlabPosterior(spike, toy.truth.posterior.mean, torch.ones_like(spike)), toy).kl_marginals
+    assert (found["1"], found["5"]) == (None, math.inf)
+
+
 def test_dropping_nothing_is_the_point_mass_at_m(small_box):
     q = BernoulliDropoutPosterior(small_box.truth.posterior.mean, f64(1.0))
     scores = score(q, small_box)
