@@ -168,6 +168,8 @@ def locked_directory(folder: Path, what: str) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(f"another process is using the {what} {folder}; wait until it is finished") from error
+        except OSError as error:  # some network file systems have no locks
+            raise InputError(f"cannot lock the {what} {folder}: {error.strerror}; choose a local folder") from error
         yield
     finally:
         os.close(held)

@@ -24,7 +24,7 @@ from fsvi_bench.leaderboard.agreement import Comparison, Version, agreement, com
 from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity, write_entry
 from fsvi_bench.leaderboard.edition import EDITIONS, Place, read_edition, read_secret
 from fsvi_bench.leaderboard.entry import SOURCE_BYTES, Entry
-from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
+from fsvi_bench.leaderboard.jailed.jail import Jail, require_hidden, require_jail
 from fsvi_bench.leaderboard.jailed.run import require_conformance
 from fsvi_bench.leaderboard.network_tasks import TRIAL
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
@@ -44,6 +44,7 @@ def _verification(options: Submit | Verify, root: Path) -> Verification:
     """An edition of a leaderboard, without its secret, and the sandbox of this machine."""
     jail = Jail(None) if options.without_isolation else require_jail()
     edition = read_edition(root, options.edition)
+    require_hidden(jail, [root, options.data_dir])
     return Verification(edition, None, jail, data_dir=options.data_dir, networks=root / EDITIONS / edition.name)
 
 
@@ -208,6 +209,7 @@ def _checked(folder: Path, executor: Executor, options: Verify) -> _Outcome:
 
 def _with_secret(options: Verify, root: Path) -> Verification:
     local = _verification(options, root)
+    require_hidden(local.jail, [options.secret, options.key, options.networks])
     return replace(
         local,
         secret=read_secret(local.edition, options.secret),

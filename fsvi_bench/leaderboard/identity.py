@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 import string
 import unicodedata
@@ -108,10 +109,26 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
             continue
         if entry.source is not None and its.owner.lower() != manifest.owner.lower():
             raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; submit your own")
-        if (its.family, its.settings) == (manifest.family, manifest.settings):
+        if its.family == manifest.family and any(map(operator.eq, _settings(entry), _settings(other))):
             raise InputError(
-                f"{entry.name} duplicates {other.name}: the same method, family and settings; remove one of them"
+                f"{entry.name} duplicates {other.name}: the same method, family and settings, with their defaults; "
+                "remove one of them"
             )
+
+
+def _settings(entry: Entry) -> list[Mapping[str, Any]]:
+    """The settings; of a built-in method with its defaults on linear models, and with those on networks."""
+    manifest = entry.manifest
+    if not isinstance(manifest.method, BuiltIn):
+        return [manifest.settings]
+    from fsvi_bench.methods.registry import load_installed  # takes seconds
+
+    try:
+        found = load_installed(manifest.method.name)
+        defaults = [{}, found.defaults.network_options] if found.cls.networks else [{}]
+        return [found.options({**usual, **manifest.settings}).model_dump() for usual in defaults]
+    except InputError:  # an unknown method, or settings that it refuses
+        return [manifest.settings]
 
 
 def _code(entry: Entry) -> str:

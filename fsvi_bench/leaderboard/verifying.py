@@ -165,9 +165,11 @@ def _identity(entry: Entry, verification: Verification, references: Sequence[str
 
     It is derived from the secret, if there is one, so nobody else can forge finished runs.
     """
-    limits, versions = vars(verification.limits), _here() | {"started": None}
+    # The commit is not one of them: results that are written change it, and so would end what they are part of.
+    limits, versions = vars(verification.limits), _here() | {"started": None, "git": None}
     own = [
         entry.sha256,
+        find_method(entry, verification.edition.is_networks),
         verification.edition.sha256,
         SCORING_VERSION,
         package_sha256(),
@@ -197,9 +199,12 @@ def _kept(path: Path) -> _Done | None:
 def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done:
     """Makes the task, runs the entry on it with the seed, and scores the posterior. A failure is also a result."""
     place, number = trial
+    before = package_sha256.__wrapped__()
     task, facts, scored = _network(place, its) if its.edition.is_networks else _linear(entry, place, its)
     seed = training_seed(place, facts.sha256, number, its.edition, its.secret)
     run = run_entry(entry, task, seed, its.jail, its.limits)
+    if not package_sha256() == before == package_sha256.__wrapped__():  # a sandbox imports what it finds
+        raise InputError("the code of fsvi-bench was changed during the verification")
     cell = Cell(**vars(place), seed=number, task=facts, seconds=run.seconds, **_judged(run, seed, scored))
     return _Done(cell=cell, isolation=run.isolation, provenance=_here())
 

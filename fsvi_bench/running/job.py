@@ -206,4 +206,5 @@ def _place(method: MethodEntry, error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    words = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return words.encode(errors="backslashreplace").decode()  # a file's name may not be valid Unicode

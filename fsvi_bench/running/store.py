@@ -122,7 +122,7 @@ class Store:
         others = {
             TRACE_FILE: None if trace is None else trace.to_csv().encode(),
             POSTERIOR_FILE: _posterior_file(posterior, record.task_sha256),
-            TRACEBACK_FILE: None if traceback is None else traceback.encode(),
+            TRACEBACK_FILE: None if traceback is None else traceback.encode(errors="backslashreplace"),
         }
         text = (record.model_dump_json(indent=2) + "\n").encode()
         replace_together(self.root / record.folder, others, RECORD_FILE, text)

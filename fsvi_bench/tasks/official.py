@@ -137,7 +137,12 @@ def sources(name: str | Path) -> list[Source]:
 
 
 def _of_file(path: Path) -> list[Source]:
-    return [Source(path, split) for split in splits_of(path)] if is_set(path) else [Source(path)]
+    if not is_set(path):
+        return [Source(path)]
+    try:
+        return [Source(path, split) for split in splits_of(path)]
+    except InputError:
+        return [Source(path, 0)]  # raises it when it is read, so that other files are read as well
 
 
 def read_named(name: str | Path) -> tuple[FrozenTask, Certificate | None]:

@@ -142,6 +142,16 @@ def test_numbers_written_otherwise_are_the_same_settings(lr):
         require_own_source(entry("second", SOURCE, settings={"lr": lr}), [entry("first", SOURCE, settings={"lr": 1})])
 
 
+def test_defaults_that_are_written_out_are_the_same_settings():
+    """On linear models or on networks, whose defaults differ."""
+    method = BuiltIn(name="rand-a", version="0.1.0")
+    plain = entry("plain", method=method, settings={})
+    for settings in ({"lr": 0.1}, {"M": 80}, {"lr": 0.03}):
+        with pytest.raises(InputError, match="copy duplicates plain"):
+            require_own_source(entry("copy", method=method, settings=settings), [plain])
+    require_own_source(entry("other", method=method, settings={"lr": 0.07}), [plain])
+
+
 def test_an_owner_may_reuse_a_source_with_other_settings_or_another_family():
     first = entry("first", SOURCE, settings={"lr": 0.1})
     require_own_source(entry("second", REFORMATTED, settings={"lr": 0.2}), [first])

@@ -1,6 +1,7 @@
 """What an entry's code can do in the jail: train, and nothing else; and jails that do not hold."""
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import re
@@ -479,3 +480,18 @@ def test_files_that_checks_may_write_are_few_bytes_and_stay_in_the_jail(task):
     files, written = map(int, re.search(r"(\d+) files, (\d+) bytes", str(error.value)).groups())
     assert 0 < files < 300
     assert written <= 2**24 + 2**16
+
+
+def test_a_library_of_one_file_shows_the_folder_that_holds_it():
+    (folder,) = {Path(each.origin).parent for each in [importlib.util.find_spec("pyseccomp")]}
+    assert folder in jails._library_folders()
+    assert folder.parent not in jails._library_folders()
+
+
+def test_a_secret_must_not_be_where_the_jail_shows_it(tmp_path):
+    """Beside the code of the package, say; its own data there are hidden."""
+    jails.require_hidden(require_jail(), [tmp_path / "secret", None, jails.resource_dir("datasets") / "boston"])
+    for shown in (jails.PACKAGE / "secret", Path(sys.prefix) / "key"):
+        with pytest.raises(InputError, match=r"which the sandbox shows to the entry; move it elsewhere"):
+            jails.require_hidden(require_jail(), [shown])
+        jails.require_hidden(Jail(None), [shown])

@@ -194,6 +194,27 @@ def test_runs_are_taken_up_under_the_same_secret_and_limits_alone():
     assert len({verifying._identity(built_in(), each, []) for each in others}) == 5
 
 
+def test_runs_are_taken_up_after_a_commit_but_not_under_other_defaults(monkeypatch):
+    """A result that is written makes its checkout dirty, before the next entry is verified."""
+    given = verification(Jail(None))
+    before, here = verifying._identity(built_in(), given, []), verifying._here()
+    monkeypatch.setattr(verifying, "_here", lambda: here | {"git": "another"})
+    assert verifying._identity(built_in(), given, []) == before
+    method, settings = verifying.find_method(built_in())
+    monkeypatch.setattr(verifying, "find_method", lambda *_: (method, settings | {"lr": 0.7}))
+    assert verifying._identity(built_in(), given, []) != before
+
+
+def test_code_that_changes_during_a_run_ends_the_verification(tmp_path, monkeypatch):
+    texts = iter(["one", "another"])
+    changing = lambda: "one"  # noqa: E731
+    changing.__wrapped__ = lambda: next(texts)
+    monkeypatch.setattr(verifying, "package_sha256", changing)
+    monkeypatch.setattr(verifying, "run_entry", prior_of)
+    with pytest.raises(InputError, match="code of fsvi-bench was changed during the verification"):
+        run(built_in(family="ffg"), tmp_path, SOME[:1], verification(Jail(None)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "more", "match"),

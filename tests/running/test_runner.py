@@ -82,6 +82,9 @@ class ExitsAtOnce(Formula):
 class Misspells(Formula):
     "Asks for an attribute that does not exist."
     def solve(self, problem): return problem.phi
+class NamesAFile(Formula):
+    "Whose name is not valid Unicode."
+    def solve(self, problem): raise ValueError("cannot read caf\\udce9.csv")
 class ReturnsNothing(Formula):
     "Forgets to return its posterior."
     def solve(self, problem): pass
@@ -212,6 +215,12 @@ def test_the_traceback_of_a_misspelled_attribute_names_its_line(tmp_path, failin
     execute(tmp_path / "out", of(failing, "Misspells", splits="0"))
     (traceback,) = (tmp_path / "out").rglob("traceback.txt")
     assert "return problem.phi" in traceback.read_text()
+
+
+def test_a_reason_that_is_not_valid_unicode_is_recorded(tmp_path, failing):
+    (record,) = execute(tmp_path / "out", of(failing, "NamesAFile", splits="0")).records
+    assert record.reason.startswith("ValueError: cannot read caf\\udce9.csv (")
+    assert "caf\\udce9.csv" in next((tmp_path / "out").rglob("traceback.txt")).read_text()
 
 
 def test_cells_whose_scores_take_seconds_are_saved_one_by_one(tmp_path, monkeypatch):

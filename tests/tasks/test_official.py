@@ -196,6 +196,16 @@ def test_a_set_is_written_and_read_to_the_bit(tmp_path):
     assert not (tmp_path / "other.safetensors").exists()
 
 
+def test_a_broken_set_fails_when_it_is_read_and_hides_no_other_file(tmp_path):
+    for name in "ab":
+        write_set(tmp_path / f"{name}.safetensors", [read_official("yacht", split) for split in range(2)])
+    rewrite(tmp_path / "a.safetensors", tensors=lambda own: own | {"train_index": own["train_index"][:1]})
+    broken, *others = sources(tmp_path)
+    assert [source.read()[0].split for source in others] == [0, 1]
+    with pytest.raises(InputError, match="expected the same leading axis of splits in all"):
+        broken.read()
+
+
 def test_splits_of_different_sizes_share_a_set(tmp_path):
     members = []
     for split in range(3):

@@ -108,6 +108,18 @@ def require_jail() -> Jail:
     return Jail(bwrap, _has_scopes())
 
 
+def require_hidden(jail: Jail, paths: Iterable[Path | None]) -> None:
+    """Checks that the process will not see these files and folders, such as a secret.
+
+    Raises:
+        InputError: one of them is inside a folder that Python or its libraries need.
+    """
+    shown, hidden = ([], []) if jail.bwrap is None else (_needed(), _never_shown())
+    for path in (path.resolve() for path in paths if path is not None):
+        if (folder := next(filter(path.is_relative_to, shown), None)) and not any(map(path.is_relative_to, hidden)):
+            raise InputError(f"{path} is inside {folder}, which the sandbox shows to the entry; move it elsewhere")
+
+
 def environment() -> dict[str, str]:
     """The environment of the process, which contains no credentials."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
@@ -153,7 +165,9 @@ def _never_shown() -> list[Path]:
 def _library_folders() -> set[Path]:
     """Folders of the libraries; some may be outside the installation, such as user packages."""
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    return {Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}
+    found = [spec for spec in specs if spec is not None and spec.origin is not None]
+    # A library may be a single file, such as pyseccomp.
+    return {Path(spec.origin or "").parents[spec.submodule_search_locations is not None] for spec in found}
 
 
 def _import_path() -> list[Path]:

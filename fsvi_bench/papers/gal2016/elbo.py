@@ -9,6 +9,7 @@ dropped: dropping the only input, with probability p, would give a constant func
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated
 
 import pandas as pd
@@ -123,7 +124,7 @@ def frames(networks: pd.DataFrame, deviation: float) -> Frames:
     correlations = correlated.rename_axis(["tau", "repeat", "what"]).rename("correlation").reset_index()
     return {
         "networks": paired,
-        "means": networks.groupby(["tau", "p"], as_index=False).agg(lambda scores: scores.mean(skipna=False)),
+        "means": networks.groupby(["tau", "p"], as_index=False).agg(partial(pd.Series.mean, skipna=False)),
         "correlations": correlations,
         "mean_correlations": intervals(correlations.groupby(["tau", "what"], sort=False)["correlation"]).reset_index(),
     }
