@@ -38,10 +38,12 @@ from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
 from fsvi_bench.posteriors.samples import DrawnPosterior
 from fsvi_bench.posteriors.trainable import Average, TrainableGaussian, TrainablePosterior
+from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import FeatureMap, Task
 
 START_SCALE = 0.1  #: of a network's first q, relative to the prior's standard deviations
 EVALUATION_DRAWS = 1000  #: of a network's weights, for an objective
+HELD_OUT = derive_seed("held-out")  #: no training's seed
 
 AveragedShare = Annotated[
     float, Field(ge=0, lt=1, description="fraction of the steps, at the end, whose iterates are averaged")
@@ -290,7 +292,7 @@ class Method(pl.LightningModule, ABC):
     @property
     def draws(self) -> Streams:
         """Random numbers of a network's loss: in evaluation mode they are the same for every q, method and seed."""
-        return self.streams if self.training else Streams((0,))
+        return self.streams if self.training else Streams((HELD_OUT,))
 
     @property
     def is_network(self) -> bool:
@@ -641,7 +643,7 @@ class Method(pl.LightningModule, ABC):
         design = None if self.design is None or self.design.features_only else self.design
         if isinstance(self.problems, NetworkData):
             problem = self.problems.only(place).to(torch.device("cpu"))
-            inputs = [None] if design is None else input_sets(problem, design, Streams((0,)))(range(sets))
+            inputs = [None] if design is None else input_sets(problem, design, Streams((HELD_OUT,)))(range(sets))
             return [Batch(problem, X_A=X_A) for X_A in inputs]
         tangent = isinstance(self.problems, Linearised)
         rows = Rows.whole(self.problems.only(place) if tangent else TrainingData.of(task))

@@ -13,7 +13,8 @@ class Fbnn(Ssge):
     """SSGE with the settings of FBNN's code for regression.
 
     Its measurement set is the minibatch and 5 uniform inputs. Here it is drawn independently of the minibatch, and half
-    of it are training inputs. The default `kl_weight` is the paper's, 1; the code uses `N/B`.
+    of it are training inputs. The default `kl_weight` is the paper's, 1; the code uses `N/B` with `minibatch` 20. With
+    all rows, the default here, `N/B` is 1 too.
     """
 
     class Options(Ssge.Options):

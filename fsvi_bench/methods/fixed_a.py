@@ -22,6 +22,7 @@ from fsvi_bench.methods.lbfgs import LBFGS
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to, nearest
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.posteriors.trainable import TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
 MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: for the factorised optimum; the tolerance is in nats
@@ -45,8 +46,8 @@ class FixedA(FunctionalMethod):
     """
 
     class Options(FunctionalOptions):
-        """`lbfgs`, as in the paper, uses all training rows at every step and ignores the learning rate; `adam` uses
-        minibatches and the learning rate."""
+        """`lbfgs`, as in the paper, uses all training rows at every step and ignores learning rates; `adam` uses
+        minibatches and learning rates."""
 
         optimizer: Literal["lbfgs", "adam"] = "lbfgs"
         minibatch: PositiveInt | Literal["full", "M"] = "full"
@@ -75,6 +76,12 @@ class FixedA(FunctionalMethod):
         self.register_buffer("converged_at", torch.full_like(self.diverged_at, -1))
         self.register_buffer("evaluated", torch.zeros_like(self.diverged_at))
         self.automatic_optimization = self.options.optimizer == "adam"
+
+    def initial(self) -> TrainablePosterior:
+        if self.options.optimizer == "adam":
+            return super().initial()
+        # L-BFGS's steps depend on the gradient's scale, which a learning rate of some entries would change.
+        return TrainableGaussian(self.family, len(self.problems), self.problems.k, basis=self.basis)
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)

@@ -68,6 +68,7 @@ class FspLaplace(Method):
     def context(self, problem: TrainingData) -> Float[Tensor, "M k"]:
         """Φ_C of one problem."""
         options = self.options
+        self.check(options, problem)  # tasks that are given to the class have not been checked
         if options.context == "data":
             return problem.Phi[0]
         if options.context == "inducing-points":

@@ -43,7 +43,7 @@ class Hmc(ParticleMethod):
 
         @property
         def warmup(self) -> int:
-            return math.ceil(self.burn_in * self.max_steps)
+            return math.ceil(round(self.burn_in * self.max_steps, 9))  # 0.07 · 100 is 7.000000000000001
 
         @property
         def particles(self) -> int:

@@ -70,13 +70,16 @@ class NetworkData(Stacked):
         """Stacks problems (X, y, σ²) of equal shape; without σ² for targets of 0 and 1.
 
         Raises:
-            InputError: there are none, one has other parts, the shapes of X differ, or only some have a variance.
+            InputError: there are none, one has other parts, the shapes of X differ, only some have a variance, or a
+                target without one is neither 0 nor 1. NaN passes, so that what it affects can be tested.
         """
         if not all(isinstance(problem, tuple | list) and len(problem) == 3 for problem in problems):
             raise InputError(
                 "the problems are not a list of (X, y, noise variance); for one network task, give "
                 "[(*task.training(), task.noise_variance)]"
             )
+        for X, y, variance in problems:
+            _require_rows(X, y, variance)
         shapes = sorted({tuple(X.shape) for X, _, _ in problems})
         if len(shapes) != 1:
             got = " and ".join(f"N={N}, D={D}" for N, D in shapes) or "none"
@@ -84,7 +87,7 @@ class NetworkData(Stacked):
                 f"networks that are trained side by side must have equal shapes, got {got}; train them one by one"
             )
         X, y = (torch.stack(parts) for parts in ([X for X, _, _ in problems], [y for _, y, _ in problems]))
-        variances = [variance for _, _, variance in problems if variance is not None]
+        variances = [torch.as_tensor(each, dtype=X.dtype) for *_, each in problems if each is not None]
         if 0 < len(variances) < len(problems):
             raise InputError(
                 f"networks that are trained side by side must have one likelihood, got {len(variances)} of "
@@ -220,6 +223,23 @@ class _Identity:
 
     def __getitem__(self, problem: int) -> _Identity:
         return self
+
+
+def _require_rows(X: object, y: object, variance: object) -> None:
+    """Raises InputError if these are not the training rows of a network."""
+    for name, part in (("X", X), ("y", y)):
+        if not isinstance(part, Tensor) or part.dtype != torch.float64:
+            got = part.dtype if isinstance(part, Tensor) else type(part).__name__
+            raise InputError(f"{name} is {got}, expected a tensor of float64; convert it")
+    assert isinstance(X, Tensor)
+    assert isinstance(y, Tensor)
+    if X.ndim != 2 or y.shape != X.shape[:1]:
+        raise InputError(f"X has shape {list(X.shape)} and y {list(y.shape)}, expected [N, D] and [N]")
+    if variance is None:
+        if bool(((y != 0) & (y != 1) & ~y.isnan()).any()):
+            raise InputError("a target is neither 0 nor 1, which targets without a noise variance must be; recode them")
+    elif not isinstance(variance, float | int | Tensor) or torch.as_tensor(variance).shape != () or not variance > 0:
+        raise InputError(f"the noise variance is {variance!r}, expected one positive number")
 
 
 def _each(function: Callable[..., Tensor], *batches: Tensor) -> Tensor:

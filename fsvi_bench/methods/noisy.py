@@ -108,8 +108,10 @@ class MaskedMethod(NoisyMethod):
         return nll + decay - q.entropy + m.shape[-1] * (0.5 * LOG_2PI - math.log(l))
 
     def details(self) -> Sequence[Mapping[str, float] | None]:
-        """The mean retain probability."""
-        return [{"retain_probability": p} for p in self.posterior().retain_probabilities.mean(-1).tolist()]
+        """The mean retain probability; on networks of the output weights, the only ones that are dropped."""
+        p = self.posterior().retain_probabilities
+        dropped = p[..., self.problems.model.outputs] if self.is_network else p
+        return [{"retain_probability": each} for each in dropped.mean(-1).tolist()]
 
 
 def exact_nll(centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows) -> Float[Tensor, " B"]:

@@ -71,7 +71,7 @@ class Swag(Method):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Lightning's hook; `on_train_batch_end` would be too late, after a checkpoint of the step is written."""
         super().optimizer_step(*args, **kwargs)
-        after = self.steps_done - math.floor(self.options.burn_in * self.num_steps)
+        after = self.steps_done - math.floor(round(self.options.burn_in * self.num_steps, 9))
         every = self.options.every
         every = math.ceil(self.problems.N / self.rows_per_step) if every == "epoch" else every
         if after > 0 and after % every == 0:

@@ -143,7 +143,8 @@ def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], pr
         entry = methods[cell.method]
         options = entry.options(cell.hyperparameters)
         own = _function(entry.cls.check) is not _function(Method.check)
-        if own or getattr(options, "design", None) is not None:
+        on_network = network_name(cell.dataset, cell.split) is not None  # where `Method.check` looks at all settings
+        if own or on_network or getattr(options, "design", None) is not None:
             entry.check(options, data((cell.dataset, cell.split)))
 
 

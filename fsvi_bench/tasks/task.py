@@ -78,11 +78,12 @@ class FeatureMap(Stacked):
         """B feature maps of one kind and equal shape as one with a leading axis B.
 
         Raises:
-            ValueError: the maps differ in kind.
+            InputError: the maps differ in kind.
         """
         if len({(one.kernel, one.tril is None) for one in maps}) > 1:
-            raise ValueError(
-                "tasks with different kernels, or with whitened and RBF-grid features, cannot share a batch"
+            raise InputError(
+                "tasks with different kernels, or with whitened and RBF-grid features, cannot be trained side by side; "
+                "train them one by one"
             )
         stacked: dict[str, Any] = {name: torch.stack([m.tensors[name] for m in maps]) for name in maps[0].tensors}
         return replace(maps[0], **stacked)

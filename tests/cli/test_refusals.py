@@ -86,6 +86,10 @@ SAID = [
         "run --method ssge --set score_estimator=kde",
         "method ssge, option 'score_estimator': got 'kde', expected 'ssge', 'stein', 'kef', 'nu' or 'gaussian-oracle'",
     ),
+    (
+        "run --task yacht:0:collapsed-10 --method low-rank-vi --set parametrisation=eigenbasis",
+        "parametrisation=weights",
+    ),
     ("run --method f-svgd --set particles=1", "method f-svgd, option 'particles': got 1, expected 2 or more"),
     ("run --method hmc --set max_steps=2", "leave particles=1, expected 2 to 9999; change max_steps"),
     ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),

@@ -87,6 +87,11 @@ def test_without_pyro_it_says_how_to_install_it(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_share_of_steps_is_rounded_once():
+    """0.07 · 100 is 7.000000000000001 in floating point."""
+    assert Hmc.checked_options({"burn_in": 0.07, "max_steps": 100}).particles == 93
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

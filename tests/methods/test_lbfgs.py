@@ -33,6 +33,11 @@ class Watched(FixedA):
         return loss * math.nan if self.broken(self.place, self.calls[self.place]) else loss
 
 
+def test_learning_rates_do_not_affect_it():
+    starts = [FixedA(synthetic(1), "full", M=2, off_diagonal_lr=rate).q.state_dict() for rate in (1.0, 0.01)]
+    assert all(torch.equal(one, starts[1][name]) for name, one in starts[0].items())
+
+
 def trained(*arguments, observe=None, at=(), **options):
     method = Watched(*arguments, **options)
     train(method, "cpu", observe and (lambda steps, seconds: observe(method)), at)

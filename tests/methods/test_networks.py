@@ -323,6 +323,37 @@ def test_targets_with_and_without_a_noise_variance_are_refused_together():
         NetworkData.of(Network(2, 3), [(X, y, None), (X, y, y[0])])
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"X": torch.zeros(5, 2)}, "X is torch.float32, expected a tensor of float64"),
+        ({"y": np.zeros(5)}, "y is ndarray, expected a tensor of float64"),
+        ({"y": torch.zeros(4, dtype=f64)}, r"X has shape \[5, 2\] and y \[4\], expected \[N, D\] and \[N\]"),
+        ({"variance": 0.0}, "the noise variance is 0.0, expected one positive number"),
+        ({"variance": torch.ones(2, dtype=f64)}, "expected one positive number"),
+        ({"y": -torch.ones(5, dtype=f64), "variance": None}, "a target is neither 0 nor 1"),
+    ],
+)
+def test_rows_that_are_no_networks_are_refused(change, words):
+    given = {"X": torch.zeros(5, 2, dtype=f64), "y": torch.zeros(5, dtype=f64), "variance": 0.1} | change
+    with pytest.raises(InputError, match=words):
+        NetworkData.of(Network(2, 3), [tuple(given.values())])
+
+
+def test_a_noise_variance_may_be_a_number():
+    X, y = torch.zeros(5, 2, dtype=f64), torch.zeros(5, dtype=f64)
+    assert NetworkData.of(Network(2, 3), [(X, y, 0.1)]).noise_variance.tolist() == [0.1]
+
+
+def test_held_out_sets_are_not_those_of_any_seeds_training():
+    method = method_of("rand-a", networks(1), {"M": 6, "minibatch": 5, "max_steps": 20})
+    of_training = {tuple(batch.X_A.flatten().tolist()) for batch in method.data().train_dataloader()}
+    held_out = {tuple(batch.X_A.flatten().tolist()) for batch in method.held_out(0, None, 256)}
+    assert len(of_training) == 20
+    assert len(held_out) == 256
+    assert not of_training & held_out
+
+
 def test_what_cannot_be_collapsed_is_refused():
     data = synthetic(1, N=31)
     for problem in (data, as_network(data)):
@@ -351,6 +382,7 @@ def test_dropout_drops_hidden_units_alone():
     q, batch = method.q(), first_batch(method)
     expected = [1.0] * 9 + [0.6] * 3 + [1.0]
     assert q.retain_probability[0].tolist() == pytest.approx(expected, abs=1e-15)
+    assert method.details() == [{"retain_probability": pytest.approx(0.6, abs=1e-15)}]
     masks = method.masks(q, data.N)
     assert set(masks[0, :, 9:12].flatten().tolist()) == {0.0, 1.0}
     f = torch.stack([data.model.values(q.m[0] * mask, x[None])[0] for mask, x in zip(masks[0], data.X[0], strict=True)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.maths.linalg import tril_of_gram
@@ -270,6 +271,11 @@ def test_seven_features_have_the_objective_of_a_context(seven):
         30 * (2 * math.pi * noise).log() + residual.square().sum() / noise + f @ torch.linalg.pinv(C @ C.mT) @ f
     )
     assert method.objective(0, seven) == pytest.approx(float(by_hand), rel=1e-9)
+
+
+def test_a_mixed_context_needs_as_many_rows_when_the_class_is_called(seven):
+    with pytest.raises(InputError, match="a mixed context needs 500 distinct training inputs, but a split has only 30"):
+        FspLaplace(seven, context="mixed", context_points=1000).posterior()
 
 
 @pytest.mark.parametrize("name", ["gwi", "gfsvi", "bernoulli-dropout", "rand-a-ngd", "ssge", "ivon"])

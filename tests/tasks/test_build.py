@@ -210,7 +210,7 @@ def test_a_feature_map_keeps_its_kernel_in_a_batch_and_out_of_it(kernel):
 def test_features_of_two_kinds_do_not_share_a_batch(built, toy):
     rbf, matern = (next(feature_maps(kernel)) for kernel in ("rbf", "matern12"))
     for kinds in ([rbf, matern], [toy.feature_map, bind_task(built.task).feature_map]):
-        with pytest.raises(ValueError, match="cannot share a batch"):
+        with pytest.raises(InputError, match="cannot be trained side by side; train them one by one"):
             FeatureMap.stack(kinds)
 
 
