@@ -13,6 +13,13 @@ minibatch of M is that with a sample per point plus (1 − 1/M) times the varian
 with one sample (eq. 5, for gradients). It is measured as this sum, because the second part is often smaller than the
 error of the first: the difference of two variances measured separately would be noise.
 
+A weight matrix per point takes a hundred times as long as the other estimators. Two of its variances need none:
+
+ * Noise on the inputs: the local estimator is a sample per point, so it is measured once.
+ * Noise on the weights, top layer: given its inputs, a point's outputs b of a layer have the same distribution under
+   both estimators, so the top layer's inputs and hence its gradients do too. The layers below use local noise. The
+   bottom layer's gradient also passes through the weights above it, where the estimators differ.
+
 # The log likelihood, by minibatch size M
 
 All values are per training point: the estimate is (1/M) Σ log p(y_i | x_i, w) over a minibatch, and L_i one summand.
@@ -100,7 +107,8 @@ class VarianceSettings(Plain):
     """Settings of the measurements after given numbers of epochs (`checkpoints`), the last of which ends training.
 
     At most `coordinates` randomly chosen parameters per layer are used. `repetitions` is the number of gradients.
-    `long_repetitions`, if given, replaces it for the slowest ones: with a weight matrix per point, and of all data.
+    `long_repetitions`, if given, replaces it for the slowest ones: of all data, and with a weight matrix per point in
+    every layer.
     """
 
     checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)
@@ -120,6 +128,9 @@ def gradient_variances(
     """
     measured: dict[str, dict[tuple[str, str], Float[Any, "B 2"]]] = {}
     for estimator in (*ESTIMATORS, "no-noise"):
+        if estimator == "per-point" and not network.layers[0].is_on_weights:
+            measured[estimator] = measured["local"]
+            continue
         draws = gradient_draws(network, images, settings, estimator, ("gradient variance", epochs, estimator))
         measured[estimator] = {group: np.array([*map(mean_variance, stack)]) for group, stack in draws.items()}
     for group, of_all in measured["per-minibatch"].items():
@@ -150,14 +161,33 @@ def gradient_draws(
 
     The coordinates do not depend on `purpose`, so estimators are compared at the same coordinates.
     """
+    watched, R = watched_parameters(network, estimator), settings.repetitions
+    if estimator == "per-minibatch":
+        return _draws(network, images, settings, watched, purpose, settings.long_repetitions or R, estimator)
+    if estimator != "per-point" or not network.layers[0].is_on_weights:
+        return _draws(network, images, settings, watched, purpose, R, estimator)
+    bottom, top = ({group: p for group, p in watched.items() if group[0] == layer} for layer in ("bottom", "top"))
+    below = _draws(network, images, settings, bottom, (*purpose, "bottom"), settings.long_repetitions or R, estimator)
+    return below | _draws(network, images, settings, top, (*purpose, "top"), R, estimator, hidden="local")
+
+
+def _draws(
+    network: Classifier,
+    images: Images,
+    settings: VarianceSettings,
+    watched: dict[tuple[str, str], Tensor],
+    purpose: tuple[str | int, ...],
+    R: int,
+    estimator: Estimator,
+    hidden: Estimator | None = None,
+) -> dict[tuple[str, str], Float[Tensor, "B R P"]]:
     x, y, M = images.x_train, images.y_train, settings.minibatch
     noise = streams(x.device, *purpose, "noise", seeds=network.seeds)
     choices = streams("cpu", *purpose, "rows", seeds=network.seeds)
-    watched = watched_parameters(network, estimator)
     chosen = {group: _coordinates(p[0], settings.coordinates, group).to(x.device) for group, p in watched.items()}
 
     def gradients(rows: Tensor) -> list[Tensor]:
-        likelihood = -cross_entropies(network(x[rows], noise, estimator), y[rows]).sum()
+        likelihood = -cross_entropies(network(x[rows], noise, estimator, hidden), y[rows]).sum()
         found = torch.autograd.grad(likelihood, list(watched.values()))
         return [each.flatten(1)[:, at].double().cpu() for each, at in zip(found, chosen.values(), strict=True)]
 
@@ -173,11 +203,12 @@ def gradient_draws(
             parts.append(gradients(rows))
         return [sum(each) for each in zip(*parts, strict=True)]  # type: ignore[misc]
 
-    whole = estimator == "per-minibatch"
-    is_long = whole or (estimator == "per-point" and network.layers[0].is_on_weights)
-    R = (is_long and settings.long_repetitions) or settings.repetitions
-    draws = [of_everything() if whole else of_a_minibatch() for _ in range(R)]
-    return {group: torch.stack(each, 1) for group, each in zip(watched, zip(*draws, strict=True), strict=True)}
+    one = of_everything if estimator == "per-minibatch" else of_a_minibatch
+    draws = {group: torch.empty(len(noise), R, len(at), dtype=torch.float64) for group, at in chosen.items()}
+    for repetition in range(R):
+        for kept, gradient in zip(draws.values(), one(), strict=True):
+            kept[:, repetition] = gradient
+    return draws
 
 
 def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
@@ -372,6 +403,7 @@ def train_and_measure(
 
 # --- Speed (KSW, section 5: 1,635 s per epoch with a sample per point, 7.4 s local) -----------------------------------
 
+#: With one α per layer, as in figure 1a. One per weight, as in table 1, would slow the local estimator most.
 TIMED: dict[str, tuple[Kind, Estimator]] = {
     "no-dropout": ("none", "local"),
     **{estimator: ("variational-b", estimator) for estimator in ESTIMATORS},

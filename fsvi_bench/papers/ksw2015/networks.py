@@ -213,12 +213,14 @@ class Classifier(nn.Module):
         x: Float[Tensor, "M D"] | Float[Tensor, "B M D"],
         generators: Streams | None = None,
         estimator: Estimator = "local",
+        hidden: Estimator | None = None,
     ) -> Float[Tensor, "B M classes"]:
-        *hidden, last = self.layers
+        """Logits; `hidden` is the estimator below the top layer, by default the same one."""
+        *below, top = self.layers
         x = x.expand(len(self.seeds), -1, -1)
-        for layer in hidden:
-            x = layer(x, generators, estimator).relu()
-        return cast(Tensor, last(x, generators, estimator))
+        for layer in below:
+            x = layer(x, generators, hidden or estimator).relu()
+        return cast(Tensor, top(x, generators, estimator))
 
     def kl(self) -> Float[Tensor, " B"]:
         """KL divergence of each network, in nats."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import PositiveInt, model_validator
 from scipy.stats import gmean
@@ -91,10 +90,8 @@ def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -
 
 def aggregates(frames: Frames) -> dict[str, pd.DataFrame]:
     """Statistics of claims about more than one row, by network."""
-    correlated = frames["cells"].query("table == 'table 2'")
     local = frames["means"].query("parameter == 'theta'").pivot(index="network", columns="table", values="local")
-    log_ratio = np.log(correlated["per-point over local"]).groupby(correlated["network"]).mean()
-    return {"by_network": pd.DataFrame({"log_ratio": log_ratio, "over_table_1": local["table 2"] / local["table 1"]})}
+    return {"by_network": pd.DataFrame({"over_table_1": local["table 2"] / local["table 1"]})}
 
 
 def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> Frames:
@@ -106,13 +103,13 @@ def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> Fra
     by_time = trained.groupby(["table", "layer", "parameter", "network"])["per-minibatch over per-point"]
     # θ comes before log α; estimators keep their order, with local first.
     variances = variances.sort_values(CELL, ascending=[True, False, True, True])
-    local = variances.groupby([*CELL, "network"])["variance"].transform("first")
+    local = variances.groupby([*CELL, "network"])["variance"].transform(lambda entries: entries.iloc[0])
     variances = variances.assign(to_local=variances["variance"] / local)
     return {
         "variances": variances,
         "cells": cells,
         "means": trained.groupby(["table", "parameter", "network"])[["local", *compared]].agg(gmean).reset_index(),
-        "early": (by_time.first() / by_time.last()).reset_index(name="first over last"),
+        "early": by_time.agg(lambda values: values.iloc[0] / values.iloc[-1]).reset_index(name="first over last"),
         "ratios": ratios(variances, published),
     }
 

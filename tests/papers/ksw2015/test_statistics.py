@@ -98,7 +98,7 @@ def independent(epochs, layer, parameter, estimator):
 
 
 def correlated(epochs, layer, parameter, estimator):
-    return {"local": 8.0, POINT: 8.8, BATCH: 8.0 + epochs, "no-noise": 5.0}[estimator]
+    return {"local": 8.0, POINT: 8.0, BATCH: 8.0 + epochs, "no-noise": 5.0}[estimator]
 
 
 def findings(networks=2):
@@ -132,7 +132,6 @@ def test_gradient_variances(found):
             math.sqrt(3.0 * 3.5),
             2.0,  # 4/2 in both layers
             4.0,
-            math.log(1.1),
             18 / 8,
             1.6,
             8.0,
