@@ -311,7 +311,7 @@ def test_a_method_for_linear_models_refuses_networks(name):
 
 def test_problems_of_other_shapes_are_refused():
     X, y = torch.zeros(5, 2, dtype=f64), torch.zeros(5, dtype=f64)
-    of = [(X, y, y[0]), (X[:4], y[:4], y[0])]
+    of = [(X, y, 0.1), (X[:4], y[:4], 0.1)]
     for problems, got in ((of, "N=4, D=2 and N=5, D=2"), ([], "none")):
         with pytest.raises(InputError, match=f"side by side must have equal shapes, got {got}; train them one by one"):
             NetworkData.of(Network(2, 3), problems)
@@ -320,7 +320,7 @@ def test_problems_of_other_shapes_are_refused():
 def test_targets_with_and_without_a_noise_variance_are_refused_together():
     X, y = torch.zeros(5, 2, dtype=f64), torch.zeros(5, dtype=f64)
     with pytest.raises(InputError, match="must have one likelihood, got 1 of 2 with a noise variance; train those"):
-        NetworkData.of(Network(2, 3), [(X, y, None), (X, y, y[0])])
+        NetworkData.of(Network(2, 3), [(X, y, None), (X, y, 0.1)])
 
 
 @pytest.mark.parametrize(
