@@ -111,7 +111,7 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
             raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; submit your own")
         if its.family == manifest.family and any(map(operator.eq, _settings(entry), _settings(other))):
             raise InputError(
-                f"{entry.name} duplicates {other.name}: the same method, family and settings, with their defaults; "
+                f"{entry.name} duplicates {other.name}: the same method, family and settings, defaults included; "
                 "remove one of them"
             )
 

@@ -165,7 +165,7 @@ def _identity(entry: Entry, verification: Verification, references: Sequence[str
 
     It is derived from the secret, if there is one, so nobody else can forge finished runs.
     """
-    # The commit is not one of them: results that are written change it, and so would end what they are part of.
+    # Not the commit: a result that is written makes the checkout dirty, and a rerun would repeat the runs of others.
     limits, versions = vars(verification.limits), _here() | {"started": None, "git": None}
     own = [
         entry.sha256,

@@ -284,7 +284,7 @@ def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
         seen = full_rank or int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
         kl = projected_kl(basis, q.mean, tril, truth.posterior.mean, truth.covariance_tril)
         if isinstance(q, SpikeSlabPosterior) and has_atoms:
-            # Without a part on a subspace, if slabs that are always on reach every direction: a mixture of Gaussians.
+            # Slabs that are always on and reach every direction give the mixture a density; its KL is not a Gaussian's.
             always_on = basis.mT * torch.where(q.spike_weight > 0, 0.0, q.slab_scale)
             marginals[str(count)] = None if int(torch.linalg.matrix_rank(always_on)) == basis.shape[1] else math.inf
         else:

@@ -1,5 +1,7 @@
 """From code to results: runs in the jail on every task of an edition, resumed, repeated, and never trusted."""
 
+import errno
+import fcntl
 import json
 import math
 from dataclasses import replace
@@ -183,6 +185,18 @@ def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
     ):
         pass
     with locked_directory(tmp_path / "kept", "folder"):
+        pass
+
+
+def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match=r"cannot lock the folder .*: No locks available; choose a local folder"),
+        locked_directory(tmp_path / "kept", "folder"),
+    ):
         pass
 
 

@@ -161,13 +161,13 @@ def gradient_draws(
 
     The coordinates do not depend on `purpose`, so estimators are compared at the same coordinates.
     """
-    watched, R = watched_parameters(network, estimator), settings.repetitions
-    if estimator == "per-minibatch":
-        return _draws(network, images, settings, watched, purpose, settings.long_repetitions or R, estimator)
+    R, long = settings.repetitions, settings.long_repetitions or settings.repetitions
+    watched = watched_parameters(network, estimator)
     if estimator != "per-point" or not network.layers[0].is_on_weights:
-        return _draws(network, images, settings, watched, purpose, R, estimator)
+        count = long if estimator == "per-minibatch" else R
+        return _draws(network, images, settings, watched, purpose, count, estimator)
     bottom, top = ({group: p for group, p in watched.items() if group[0] == layer} for layer in ("bottom", "top"))
-    below = _draws(network, images, settings, bottom, (*purpose, "bottom"), settings.long_repetitions or R, estimator)
+    below = _draws(network, images, settings, bottom, (*purpose, "bottom"), long, estimator)
     return below | _draws(network, images, settings, top, (*purpose, "top"), R, estimator, hidden="local")
 
 
