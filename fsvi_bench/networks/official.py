@@ -154,9 +154,10 @@ def load_network(name: str | Path) -> CertifiedNetwork:
         InputError: there is no such task, or a file is missing or not valid.
         TaskRefused: the certificate exceeds this version's limits.
     """
-    if not isinstance(name, str | Path) or (path := find_network(name)) is None:
+    path = (Path(name) if is_file(Path(name)) else find_network(name)) if isinstance(name, str | Path) else None
+    if path is None:
         raise InputError(
-            f"{plain(str(name))} is not a network task; expected a file or a name such as yacht:0:collapsed-10"
+            f"{plain(str(name))} is neither a file nor the name of a network task, such as yacht:0:collapsed-10"
         )
     task = read_network_task(path)
     for part in (reference_path(path), certificate_path(path)):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, invalid_field
+from fsvi_bench.networks.reference import DRAWS
 from fsvi_bench.networks.task import Targets, task_name
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.strict import Plain
@@ -33,6 +34,12 @@ class Sampling(Plain):
     ranks: PositiveInt = 100  #: simulated data sets for calibration
     rank_warmup: PositiveInt = 500
     rank_draws: PositiveInt = 1000
+
+    @model_validator(mode="after")
+    def _enough_draws(self) -> Sampling:
+        if (draws := self.chains * self.draws) < DRAWS:
+            raise ValueError(f"the chains have {draws} draws in all, expected at least {DRAWS}; raise draws")
+        return self
 
 
 class Model(Plain):

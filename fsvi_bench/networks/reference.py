@@ -100,7 +100,7 @@ class Bidirectional(Plain):
 
 
 class Agreement(Plain):
-    """NUTS against tempered sequential Monte Carlo. R̂ and ESS are the worst of f at the inputs and log p."""
+    """NUTS against tempered sequential Monte Carlo. R̂ and ESS are the worst of f (for ESS also f²) and log p."""
 
     log_z_nuts: Estimate
     log_z_smc: Estimate

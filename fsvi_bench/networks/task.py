@@ -35,9 +35,9 @@ FORMAT = "fsvi-network-task/1"
 Targets = Literal["real", "simulated"]
 Place = Literal["train", "test", "box"]
 Level = Literal["C0", "C1", "C2"]
-HIDDEN_BY_QUADRATURE = 4  #: at most, of at most two units
+HIDDEN_BY_QUADRATURE = 4  #: weights at most, with the units' biases
 PLACES: tuple[Place, ...] = ("train", "test", "box")
-LEAST_NOISE = 0.01  #: in units of the training targets: below, samplers stall
+LEAST_NOISE = 0.01  #: in units of the training targets; official tasks have at least 0.1, below which samplers stall
 POINTS = 20  #: frozen inputs at each place
 LOGIT, FEATURES = "logit-100", 100
 DEFINING = ("format", "dataset", "split", "model", "targets", "data_sha256")
@@ -85,7 +85,7 @@ class NetworkTask(ABC):
     inputs_box: Float[Tensor, "20 D"]  #: uniform in the bounding box of the training inputs
     targets_test: Float[Tensor, " 20"]  #: at `inputs_test`; scored by NLPD only
     simulated_targets: Float[Tensor, " N"] | None = None
-    targets_seed: int | None = None  #: of simulated targets that are not an official task's; files do not have it
+    targets_seed: int | None = None  #: of simulated targets; files do not have it
 
     @property
     @abstractmethod
@@ -149,13 +149,12 @@ class NetworkTask(ABC):
     def true_weights(self) -> Float[Tensor, " k"]:
         """The whitened weights that simulated targets come from: one exact draw from their posterior.
 
-        Only for official tasks and those made by `build`: files of others do not store the seed, so the weights would
-        not be those behind their targets.
+        Raises:
+            InputError: the targets are the data set's, or the task was read from a file, which has no seed.
         """
-        seed = self.targets_seed
-        return _draw_weights(
-            self.network, _official_seed(self.dataset, self.split, self.model) if seed is None else seed
-        )[0]
+        if self.targets_seed is None:
+            raise InputError(f"the weights behind the targets of {self.name} are not known; make the task by `build`")
+        return _draw_weights(self.network, self.targets_seed)[0]
 
     @property
     def inputs(self) -> dict[Place, Float[Tensor, "20 D"]]:
@@ -198,7 +197,7 @@ class CollapsedTask(NetworkTask):
 
     @property
     def level(self) -> Level:
-        if self.network.k_hidden <= HIDDEN_BY_QUADRATURE and self.network.H <= 2:
+        if self.network.k_hidden <= HIDDEN_BY_QUADRATURE:
             return "C0"
         return "C1" if self.targets == "simulated" else "C2"
 
@@ -293,7 +292,7 @@ def build(
 
     Raises:
         InputError: the data set or the split does not exist, or its data cannot be loaded; or there is noise where
-            there should be none, or none where there should be some.
+            there should be none, or none or too little where there should be some.
     """
     card = load_card(dataset)
     raw = load_raw(card, split, data_dir)
@@ -315,6 +314,10 @@ def build(
         "inputs_box": box,
         "targets_test": raw.y[chosen["test"]],
     }
+    if targets == "real":
+        targets_seed = None
+    elif targets_seed is None:
+        targets_seed = derive_seed("network task", dataset, split, model, "targets")
     task = cls(
         dataset=dataset,
         split=split,
@@ -326,12 +329,10 @@ def build(
         **own,
         **{name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in numbers.items()},
     )
-    if targets == "real":
+    if targets_seed is None:
         return replace(task, targets_test=task.observed(task.targets_test))
     rows = torch.from_numpy(np.concatenate([X[train], X[chosen["test"]]]))
-    drawn = simulate(
-        task.network, rows, noise_scale, _official_seed(dataset, split, model) if targets_seed is None else targets_seed
-    )
+    drawn = simulate(task.network, rows, noise_scale, targets_seed)
     return replace(task, simulated_targets=drawn[: len(train)].clone(), targets_test=drawn[len(train) :].clone())
 
 
@@ -353,6 +354,10 @@ def _of_model(
                 f"choose a data set with a task of {FEATURES} features"
             )
         return LogitTask, {"linear_task": linear.sha256}, {"threshold": np.median(y)}
+    if not noise_scale >= LEAST_NOISE:
+        raise InputError(
+            f"{model} got σ = {noise_scale:g} for its noise, expected at least {LEAST_NOISE:g}; choose more"
+        )
     target_mean, target_std = standardisation(y)
     scales = {"noise_variance": noise_scale**2, "output_scale": 1.0, "bias_scale": 1.0}
     return CollapsedTask, {}, scales | {"target_mean": target_mean, "target_std": target_std}
@@ -372,10 +377,6 @@ def simulate(
 def _draw_weights(model: Network | LinearModel, seed: int) -> tuple[Float[Tensor, " k"], torch.Generator]:
     generator = torch.Generator().manual_seed(seed % 2**63)
     return torch.randn(model.k, generator=generator, dtype=torch.float64), generator
-
-
-def _official_seed(dataset: str, split: int, model: str) -> int:
-    return derive_seed("network task", dataset, split, model, "targets")
 
 
 def write_network_task(path: Path, task: NetworkTask) -> None:
@@ -403,7 +404,10 @@ def read_network_task(path: Path) -> NetworkTask:
         )
     cls = LogitTask if (model := metadata["model"]) == LOGIT else CollapsedTask
     if cls is CollapsedTask:
-        units_of(model)
+        try:
+            units_of(model)
+        except InputError as error:
+            raise file.error(str(error)) from error
     for key in cls.own_metadata:
         if key not in metadata:
             raise file.error(f"metadata '{key}' is missing; build the task again")

@@ -76,6 +76,7 @@ ESS = "smallest bulk ESS", "smallest tail ESS"
         ({"particles": nan_in(draws()[0])}, {MMD}),
         ({"particles": draws()[0] + 0.4}, {MMD}),
         ({"f": walk(0.5)}, {ESS[0]}),
+        ({"f": np.sign(draws()) * abs(walk(0.9))}, {*ESS}),
         ({"f": draws() + np.array([0.3, 0, 0, 0])[:, None, None]}, {R_HAT, ESS[0]}),
         ({"ladder": Estimate(-9.0, 0.1, 8)}, {"p-value of equal log Z"}),
         ({"smc": Estimate(-10.0, 0.6, 8)}, {"error of log Z by SMC"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,11 @@ def test_noise_that_does_not_fit_the_model_is_refused() -> None:
         build("yacht", 0, "logit-100", "real", 0.1)
     with pytest.raises(InputError, match="collapsed-10 got none for its noise, expected a number"):
         build("yacht", 0, "collapsed-10", "real")
+    for too_little in (0.001, 0.0, -0.5, math.nan):
+        with pytest.raises(
+            InputError, match=f"collapsed-2 got σ = {too_little:g} for its noise, expected at least 0.01"
+        ):
+            build("toy", 0, "collapsed-2", "simulated", too_little)
 
 
 def test_scores_of_logits(logits: NetworkTask) -> None:

@@ -15,6 +15,8 @@ from scipy.special import logsumexp
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.networks import Network
+from fsvi_bench.networks.sampling.agreement import monte_carlo_errors
+from fsvi_bench.networks.sampling.build import largest_z
 from fsvi_bench.networks.sampling.evidence import (
     Estimate,
     bennett,
@@ -24,7 +26,7 @@ from fsvi_bench.networks.sampling.evidence import (
     smc_evidence,
 )
 from fsvi_bench.networks.sampling.models import LogitTarget, Model, Target, function_draws
-from fsvi_bench.networks.sampling.nuts import Chain, sample_chain, thin
+from fsvi_bench.networks.sampling.nuts import sample_chain, thin
 from fsvi_bench.networks.sampling.quadrature import quadrature
 from fsvi_bench.networks.sampling.simulated import (
     bidirectional,
@@ -32,7 +34,7 @@ from fsvi_bench.networks.sampling.simulated import (
     calibration_ranks,
     mean_gap,
 )
-from fsvi_bench.networks.sampling.smc import pool, smc_run
+from fsvi_bench.networks.sampling.smc import Schedule, pool, smc_run
 
 
 def target(H: int, N: int, P: int = 50, noise: float = 0.5, D: int = 1) -> Target:
@@ -125,9 +127,10 @@ def test_one_units_quadrature_is_gauss_legendres() -> None:
     np.testing.assert_allclose(got.variance, w @ (spread + means.square()) - (w @ means).square(), atol=2e-6)
 
 
-def test_two_units_quadrature_is_the_priors_mean() -> None:
-    of, n = target(2, 6, P=3, noise=0.7), 200_000
-    u = torch.randn(n, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+@pytest.mark.parametrize("of", [target(2, 6, P=3, noise=0.7), target(1, 6, P=3, noise=0.7, D=2)], ids=["H=2", "D=2"])
+def test_quadrature_is_the_priors_mean(of: Target) -> None:
+    n = 200_000
+    u = torch.randn(n, of.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     log_w = torch_log_likelihood(of, u)
     w = torch.softmax(log_w, 0)
     means, spread = torch_moments(of, u)
@@ -139,6 +142,23 @@ def test_two_units_quadrature_is_the_priors_mean() -> None:
     np.testing.assert_allclose(got.mean, mean, atol=4 * got.variance.max() ** 0.5 / math.sqrt(worth))
     variance = w @ (spread + means.square()) - mean.square()
     np.testing.assert_allclose(got.variance, variance, rtol=4 * 2 / math.sqrt(worth))
+
+
+def test_a_schedule_of_more_temperatures_lies_between_its_own() -> None:
+    found = Schedule(np.array([0, 0.2, 1]), np.array([1.0, 0.25, 0.01]), np.array([1, 4, 9])).refine(4)
+    np.testing.assert_allclose(found.betas, [0, 0.1, 0.2, 0.6, 1])
+    np.testing.assert_allclose(found.step_sizes, [1, 0.5, 0.25, 0.05, 0.01])  # geometric
+    assert found.leapfrogs.tolist() == [1, 3, 4, 7, 9]  # rounded up
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_moments_are_as_many_errors_off_as_they_were_moved(sign: int) -> None:
+    """Of 8,000 independent standard normal draws, moved by 7 standard errors 1/√8000."""
+    errors = np.random.default_rng(0).standard_normal((4, 2000, 3))
+    errors -= errors.mean((0, 1))
+    errors[..., 1] += sign * 7 / math.sqrt(8000)
+    np.testing.assert_allclose(monte_carlo_errors(errors), 1 / math.sqrt(8000), rtol=0.1)
+    assert largest_z(errors) == pytest.approx(7, rel=0.1)
 
 
 def test_what_quadrature_cannot_do_is_refused() -> None:
@@ -168,16 +188,35 @@ def test_errors_of_log_z() -> None:
 
 
 def test_draws_are_thinned_evenly_and_pooled_by_evidence() -> None:
-    def chain(begin: int) -> Chain:
-        u = np.arange(begin, begin + 10.0)[:, None]
-        return Chain(u, *[u[:, 0]] * 4, 1.0)
-
-    assert thin([chain(0), chain(10)], 4).ravel().tolist() == [2, 7, 12, 17]
+    draws = np.arange(20.0)[:, None]
+    assert thin(draws, 4).ravel().tolist() == [2, 7, 12, 17]
+    assert thin(draws, 0).shape == (0, 1)
     with pytest.raises(InputError, match="20 draws cannot be thinned to 21"):
-        thin([chain(0), chain(10)], 21)
-    light, heavy = np.zeros((10**5, 1)), np.ones((10**5, 1))
-    shares = pool([light, heavy], [0.0, math.log(3)], 4000, np.random.default_rng(5)).mean()
-    assert shares == pytest.approx(0.75, abs=4 * math.sqrt(0.75 * 0.25 / 4000))
+        thin(draws, 21)
+
+
+@pytest.mark.parametrize(
+    ("log_evidences", "n", "counts"),
+    [
+        ([0.0, math.log(3)], 40, [10, 30]),
+        ([1000.0, 1000.0], 40, [20, 20]),
+        ([0.0, math.log(3)], 400, [33, 100]),  # the heavy run has no more to give
+        ([-800.0, 0.0], 15, [0, 15]),
+    ],
+)
+def test_pooled_particles_have_the_evidence_of_their_runs(log_evidences: list, n: int, counts: list) -> None:
+    particles = np.arange(200.0).reshape(2, 100, 1)
+    drawn = pool(list(particles), log_evidences, n, np.random.default_rng(5))
+    assert len(drawn) == len(np.unique(drawn)) == sum(counts)
+    assert (np.diff(drawn[:, 0]) < 0).any()  # in random order
+    np.testing.assert_allclose([(drawn < 100).sum(), (drawn >= 100).sum()], counts, atol=1)
+
+
+@pytest.mark.parametrize("lost", [math.nan, -math.inf])
+def test_an_evidence_that_is_no_number_leaves_no_particles(lost: float) -> None:
+    drawn = pool([np.zeros((9, 2))] * 2, [lost, 0.0], 5, np.random.default_rng(0))
+    assert drawn.shape == (5, 2)
+    assert np.isnan(drawn).all()
 
 
 def assert_moments(f: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:

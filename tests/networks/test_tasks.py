@@ -135,6 +135,8 @@ def test_true_weights_leave_noise_alone(toy: NetworkTask) -> None:
     left = (y - toy.network.values(toy.true_weights, X)).square() / toy.noise_variance
     assert abs(float(left.sum()) - len(y)) < 4 * math.sqrt(2 * len(y))  # chi-square; y itself leaves far more
     assert float(y.square().sum() / toy.noise_variance) > 2 * len(y)
+    with pytest.raises(InputError, match="the weights behind the targets of toy:0:collapsed-2 are not known"):
+        _ = build("toy", 0, "collapsed-2", "real", 0.1).true_weights
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,7 @@ def test_a_broken_task_is_refused(toy: NetworkTask, tmp_path: Path, change: dict
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "t", metadata)
     with pytest.raises(InputError) as refusal:
         read_network_task(tmp_path / "t")
+    assert str(refusal.value).startswith(f"{tmp_path / 't'}: ")
     assert message in str(refusal.value)
 
 

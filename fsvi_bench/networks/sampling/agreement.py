@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist, squareform
 from fsvi_bench.networks.reference import Agreement
 from fsvi_bench.networks.reference import Estimate as Reported
 from fsvi_bench.networks.sampling.evidence import Estimate, equal_means
-from fsvi_bench.networks.sampling.nuts import Chain
+from fsvi_bench.networks.sampling.nuts import Chain, thin
 from fsvi_bench.statistics.ranks import holm
 
 MMD_DRAWS = 500  #: of each sampler, at most
@@ -44,7 +44,7 @@ def agreement(
     flat = f.reshape(-1, f.shape[-1])
     worth = min(numbers["ess_bulk"], numbers["ess_tail"])
     n = int(min(worth, len(flat), len(particles), MMD_DRAWS)) if worth >= 2 else 0
-    nuts = flat[((np.arange(n) + 0.5) * (len(flat) / max(n, 1))).astype(int)]
+    nuts = thin(flat, n)
     p = np.array([mmd_p_value(nuts[:, group], particles[:n, group], generator) for group in groups.values()])
     return Agreement(
         log_z_nuts=Reported(value=ladder.value, error=ladder.error),
@@ -58,7 +58,8 @@ def agreement(
 
 
 def mixing(f: np.ndarray, log_p: np.ndarray) -> dict[str, float]:
-    """The worst R̂ and effective sample sizes of f [chains, draws, P] and log p [chains, draws]; NaN if any is."""
+    """The worst R̂ of f [chains, draws, P] and log p [chains, draws], and the smallest effective sample sizes of these
+    and f²; NaN if any is."""
     data = az.convert_to_dataset({"f": f, "square": f**2, "log_p": log_p})
 
     def all_of(result: object) -> np.ndarray:

@@ -31,7 +31,7 @@ from fsvi_bench.networks.reference import (
 from fsvi_bench.networks.sampling import evidence, simulated
 from fsvi_bench.networks.sampling.agreement import MMD_DRAWS, agreement, monte_carlo_errors
 from fsvi_bench.networks.sampling.models import LogitTarget, Model, Target, function_draws
-from fsvi_bench.networks.sampling.nuts import Chain, sample_chain
+from fsvi_bench.networks.sampling.nuts import Chain, sample_chain, thin
 from fsvi_bench.networks.sampling.quadrature import quadrature
 from fsvi_bench.networks.sampling.smc import Schedule, pool, smc_run
 from fsvi_bench.networks.task import PLACES, POINTS, NetworkTask, Training
@@ -195,8 +195,7 @@ def _reference(
     task: NetworkTask, target: Model, sampling: Sampling, found: dict[str, list[Arrays]]
 ) -> tuple[Functions, Certificate]:
     f = np.stack([chain["f"] for chain in found["chain"]])
-    flat = f.reshape(-1, f.shape[-1])
-    thinned = flat[((np.arange(DRAWS) + 0.5) * (len(flat) / DRAWS)).astype(int)]
+    thinned = thin(f.reshape(-1, f.shape[-1]), DRAWS)
     reference = Functions(*(torch.from_numpy(thinned[:, group].copy()) for group in GROUPS.values()))
     two = _agreement(task, found, f)
     level, grid = task.level, None
@@ -230,7 +229,7 @@ def _agreement(task: NetworkTask, found: dict[str, list[Arrays]], f: np.ndarray)
     return agreement(
         chains,
         f,
-        pool(particles, log_evidences, min(MMD_DRAWS, sum(map(len, particles))), generator),
+        pool(particles, log_evidences, MMD_DRAWS, generator),
         evidence.ladder_evidence(ladders),
         evidence.smc_evidence(log_evidences),
         GROUPS,
@@ -258,11 +257,11 @@ def _quadrature(target: Target, f: np.ndarray) -> tuple[Quadrature, Estimate]:
     """The integrals, and how far the chains' moments of f are from them, in units of each one's Monte Carlo error."""
     exact = quadrature(target)
     offset = f - exact.mean
-    mean_z, variance_z = (_largest_z(each) for each in (offset, np.square(offset) - exact.variance))
+    mean_z, variance_z = (largest_z(each) for each in (offset, np.square(offset) - exact.variance))
     grid = Quadrature(change=exact.change, mean_z=mean_z, variance_z=variance_z)
     return grid, Estimate(value=exact.log_evidence, error=exact.change)
 
 
-def _largest_z(errors: np.ndarray) -> float:
+def largest_z(errors: np.ndarray) -> float:
     """The largest over the inputs of |mean| over its Monte Carlo error, for chains of errors [chains, draws, P]."""
     return float((np.abs(errors.mean((0, 1))) / monte_carlo_errors(errors)).max())

@@ -42,16 +42,12 @@ class Model(ABC):
         """log p(y | u), in nats."""
 
     @abstractmethod
-    def draw(self, key: Array, u: Array, x: Array) -> Array:
-        """A joint draw of f at the inputs [P], given u and the targets: exact."""
+    def draw(self, key: Array, u: Array) -> Array:
+        """A joint draw of f at `x_new` [P], given u and the targets: exact."""
 
     @abstractmethod
     def simulate(self, key: Array) -> Simulated:
         """Targets drawn from the model at the same training inputs."""
-
-    def log_joint(self, u: Array) -> Array:
-        """log p(y, u)."""
-        return self.log_likelihood(u) + log_prior(u)
 
 
 class Simulated(NamedTuple):
@@ -100,10 +96,10 @@ class Target(Model):
     def log_likelihood(self, u: Array) -> Array:
         return collapsed(self.features(u, self.x_train), self.y, self.noise_variance)
 
-    def draw(self, key: Array, u: Array, x: Array) -> Array:
+    def draw(self, key: Array, u: Array) -> Array:
         tril, mean, _ = regression(self.features(u, self.x_train), self.y, self.noise_variance)
         noise = jax.random.normal(key, mean.shape)
-        return self.features(u, x) @ (mean + jsl.solve_triangular(tril, noise, trans=1, lower=True))
+        return self.features(u, self.x_new) @ (mean + jsl.solve_triangular(tril, noise, trans=1, lower=True))
 
     def simulate(self, key: Array) -> Simulated:
         of_u, of_output, of_noise = jax.random.split(key, 3)
@@ -139,8 +135,8 @@ class LogitTarget(Model):
         logits = self.Phi @ u
         return (self.y * logits - jax.nn.softplus(logits)).sum()
 
-    def draw(self, key: Array, u: Array, x: Array) -> Array:
-        return x @ u
+    def draw(self, key: Array, u: Array) -> Array:
+        return self.x_new @ u
 
     def simulate(self, key: Array) -> Simulated:
         of_u, of_y = jax.random.split(key)
@@ -186,13 +182,13 @@ collapsed.defvjp(_value, _gradient)
 
 
 @jax.jit
-def _functions(target: Model, key: Array, u: Array, x: Array) -> Array:
+def _functions(target: Model, key: Array, u: Array) -> Array:
     keys = jax.random.split(key, len(u))
-    return jax.lax.map(lambda each: target.draw(each[0], each[1], x), (keys, u), batch_size=CHUNK)
+    return jax.lax.map(lambda each: target.draw(*each), (keys, u), batch_size=CHUNK)
 
 
-def function_draws(target: Model, key: Array, u: Array, x: Array | None = None) -> np.ndarray:
-    """f [*S, P] at the inputs x, by default `x_new`, one exact draw for each of the unknowns [*S, dim]."""
+def function_draws(target: Model, key: Array, u: Array) -> np.ndarray:
+    """f [*S, P] at `x_new`, one exact draw for each of the unknowns [*S, dim]."""
     u = np.asarray(u)
-    f = np.asarray(_functions(target, key, u.reshape(-1, u.shape[-1]), target.x_new if x is None else x))
+    f = np.asarray(_functions(target, key, u.reshape(-1, u.shape[-1])))
     return f.reshape(*u.shape[:-1], f.shape[-1])

@@ -5,7 +5,7 @@ Chains run one after the other: on one core, a vectorised step lasts as long as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -72,13 +72,12 @@ def _chain(
     return *kept, state.adapt_state.step_size
 
 
-def thin(chains: Sequence[Chain], n: int = 4000) -> np.ndarray:
-    """n draws of the unknowns [n, dim], evenly spaced over all chains.
+def thin(draws: np.ndarray, n: int) -> np.ndarray:
+    """n of the draws [N, *S], evenly spaced.
 
     Raises:
         InputError: there are fewer draws than n.
     """
-    u = np.concatenate([chain.u for chain in chains])
-    if len(u) < n:
-        raise InputError(f"{len(u)} draws cannot be thinned to {n}; run longer chains")
-    return u[((np.arange(n) + 0.5) * (len(u) / n)).astype(int)]
+    if len(draws) < n:
+        raise InputError(f"{len(draws)} draws cannot be thinned to {n}; run longer chains")
+    return draws[((np.arange(n) + 0.5) * (len(draws) / max(n, 1))).astype(int)]

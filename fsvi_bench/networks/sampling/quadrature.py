@@ -21,6 +21,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.networks import Network
 from fsvi_bench.networks.sampling.models import Target
+from fsvi_bench.networks.task import HIDDEN_BY_QUADRATURE
 
 PAIRS = 2**17  #: pairs of nodes held at once
 FINER = 1.5  #: the ratio of successive spacings
@@ -40,13 +41,13 @@ def quadrature(target: Target, tolerance: float = 1e-6) -> Quadrature:
     """The integrals, refined until log Z, the means and the variances change by less than the tolerance.
 
     Raises:
-        InputError: there are more than four hidden weights or two units, or the finest level still moves.
+        InputError: there are more than four hidden weights, or the finest level still moves.
     """
     net = target.network
-    if net.H > 2 or net.k_hidden > 4:
+    if net.k_hidden > HIDDEN_BY_QUADRATURE:
         raise InputError(
-            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most 4 of at most 2 "
-            "units; use a sampler"
+            f"collapsed-{net.H} with D={net.D} has {net.k_hidden} hidden weights, expected at most "
+            f"{HIDDEN_BY_QUADRATURE}; use a sampler"
         )
     before = None
     for level in range(LEVELS):

@@ -41,7 +41,7 @@ def bidirectional(target: Model, u: Array, key: Array, schedule: Schedule, chain
 
     In the second mean, one chain is replaced by one that is annealed backwards from u: E Ẑ = Z for the first, and
     E 1/Ẑ = 1/Z for the second. The sampler that draws one of the first mean's ends in proportion to its weight has a
-    symmetrised KL from the posterior of at most the mean gap. The schedule must not depend on these chains: take it
+    symmetrised KL from the posterior of at most the expected gap. The schedule must not depend on these chains: take it
     from a particle run, refined.
     """
     of_start, forwards, backwards = jax.random.split(key, 3)
@@ -101,7 +101,7 @@ def calibration_ranks(target: Model, f: Array, key: Array, warmup: int, draws: i
     2018).
     """
     of_chain, of_f = jax.random.split(key)
-    u = thin([sample_chain(target, of_chain, warmup, draws)], kept)
+    u = thin(sample_chain(target, of_chain, warmup, draws).u, kept)
     return (function_draws(target, of_f, u) < np.asarray(f)).sum(0)
 
 

@@ -100,9 +100,16 @@ def _step(
 def pool(
     particles: Sequence[np.ndarray], log_evidences: Sequence[float], n: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """n particles [n, P] of runs of equal length, without replacement; each has the weight Ẑ of its run.
+    """At most n particles [n, P] of runs of equal length, in random order and each at most once; NaN if an evidence is.
 
-    Choose n well below their number: the first to be drawn follow the probabilities, the last do not.
+    Each run gives a share Ẑ / Σ Ẑ of them, up to one particle. They are fewer than n where a run would have to give
+    more than it has.
     """
-    p = np.repeat(softmax(log_evidences) / len(particles[0]), len(particles[0]))
-    return np.concatenate(particles)[generator.choice(len(p), n, replace=False, p=p)]
+    if not np.isfinite(log_evidences).all():
+        return np.full((n, particles[0].shape[-1]), np.nan)
+    shares = softmax(log_evidences)
+    n = min(n, int(len(particles[0]) / shares.max()))
+    ends = np.floor(n * np.cumsum(shares / shares.sum()) + generator.random())  # systematic: each count is within 1
+    counts = np.diff(ends, prepend=0).astype(int)
+    drawn = [generator.permutation(of_run)[:count] for of_run, count in zip(particles, counts, strict=True)]
+    return generator.permutation(np.concatenate(drawn))
