@@ -51,7 +51,7 @@ def fit(
     _refuse_networks(task)
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
-    chosen = entry.options(_countable({**options, **given}, entry.name))
+    chosen = entry.options({**options, **given})
     seed = whole_number("seed", seed)
     seeds = (0 if entry.is_deterministic(chosen) else seed,)  # as in `run`
     # Comparisons of an array have no truth value; its text is an unknown family like any other.
@@ -77,17 +77,6 @@ def _refuse_networks(task: object) -> None:
             f"the task is the network {found.name}, expected a linear Task; train on it with `fsvi-bench run --task "
             f"{found.name}`, or through NetworkData (docs/concepts/networks.md)"
         )
-
-
-def _countable(options: dict[str, Any], method: str) -> dict[str, Any]:
-    """The options; raises InputError if an integer among them is too large for the length of a range or array."""
-    for name, value in options.items():
-        if isinstance(value, int) and value.bit_length() >= 63:
-            got = f"a number of {value.bit_length()} bits"
-            raise InputError(
-                f"method {method}, option '{name}' is {got}, expected fewer than 63 bits; choose a smaller number"
-            )
-    return options
 
 
 def _name(task: Task) -> str:

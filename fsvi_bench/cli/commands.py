@@ -193,7 +193,7 @@ class Verify(Options):
     """Run entries in the sandbox on every task of an edition, score them, and write the results.
 
     The results are written to LEADERBOARD/results/EDITION/NAME.json. Runs resume: rerun an interrupted command.
-    With --check nothing is written: the runs are compared with those of the result that is there.
+    With --check, nothing is written: the runs are compared with those of the stored result.
 
     Args:
         entries: Folders of entries: LEADERBOARD/entries/NAME.

@@ -30,7 +30,8 @@ from fsvi_bench.leaderboard.network_tasks import TRIAL
 from fsvi_bench.leaderboard.result import Cell, NetworkFacts, Result, ShortScores, result_path, write_result
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key
 from fsvi_bench.leaderboard.verifying import Verification
-from fsvi_bench.presenting.tables import ROUNDING, Table, in_words
+from fsvi_bench.methods.registry import require_class
+from fsvi_bench.presenting.tables import Table, in_words, rounded_off
 from fsvi_bench.running.executors import Executor, make_executor
 from fsvi_bench.running.options import read_settings, require_ray
 from fsvi_bench.threads import use_one_thread
@@ -87,6 +88,7 @@ def _draft(options: Submit) -> tuple[str, dict[str, Any], bytes | None]:
 
 def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
     """The table `method` of the manifest, the text of the source file, and the name of the method."""
+    require_class(spec)
     if ".py:" not in spec:
         return {"name": spec, "version": fsvi_bench.__version__}, None, spec
     path, _, cls = spec.rpartition(":")
@@ -120,9 +122,9 @@ def _try(entry: Entry, verification: Verification) -> None:
         found, scores = cell.reason, cell.scores
         if scores is not None:
             name = "joint_predictive_kl" if isinstance(scores, ShortScores) else "energy_distance_20"
-            at = {place: in_words(getattr(scores, f"{name}_{place}")) for place in ("test", "box")}
+            at = {place: in_words(rounded_off(getattr(scores, f"{name}_{place}"))) for place in ("test", "box")}
             words = name.removesuffix("_20").replace("_", " ")
-            found = f"KL {in_words(scores.kl)}, {words} {at['test']} (test), {at['box']} (box)"
+            found = f"KL {in_words(rounded_off(scores.kl))}, {words} {at['test']} (test), {at['box']} (box)"
         stderr.print(f"{cell.place.name}: {cell.status}, {found}, {cell.seconds:.1f} s")
     if any(cell.status != "ok" for cell in result.cells):
         raise _TrialFailed
@@ -245,8 +247,7 @@ def _medians(result: Result) -> Table:
     def of(cells: list[Cell]) -> float | None:
         if not cells:
             return None
-        found = float(median(getattr(cell.scores, name) if cell.scores else math.inf for cell in cells))
-        return 0.0 if abs(found) < ROUNDING else found
+        return rounded_off(float(median(getattr(cell.scores, name) if cell.scores else math.inf for cell in cells)))
 
     rows = []
     for dataset in dict.fromkeys(cell.dataset for cell in result.cells):

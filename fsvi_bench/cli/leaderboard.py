@@ -18,7 +18,7 @@ from fsvi_bench.leaderboard.edition import PROTOCOLS, close_edition, make_board,
 from fsvi_bench.leaderboard.network_tasks import model_of
 from fsvi_bench.leaderboard.ranking import FEWEST_DATASETS, Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
-from fsvi_bench.presenting.tables import Table, Written, in_words
+from fsvi_bench.presenting.tables import Table, Written, in_words, rounded_off
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.official import official_splits
 
@@ -117,4 +117,4 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
 
 
 def _medians(scores: Sequence[float]) -> Written:
-    return Written(scores[0], " / ".join(map(in_words, scores)))
+    return Written(scores[0], " / ".join(in_words(rounded_off(score)) for score in scores))

@@ -17,12 +17,14 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.cell import Plan, Record
+from fsvi_bench.running.options import setting
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.runner import AnyTask, check_settings, known_tasks, problems_of
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import is_here
+from fsvi_bench.training.trainer import choose_device
 
 
 def run(options: Run) -> int:
@@ -31,7 +33,7 @@ def run(options: Run) -> int:
     for flag in plan.unused:
         stderr.print(f"{flag} has no effect: none of the chosen methods has this option", style="yellow")
     for name, methods in plan.shared.items():
-        one = f"{methods[0]}.{name}={options.options[name]}"
+        one = f"{methods[0]}.{setting(name, options.options[name])}"
         stderr.print(f"--set {name} applies to {', '.join(methods)}; to set it for one method, write --set {one}")
     if options.dry_run:
         return _show_planned(plan, options)
@@ -63,9 +65,12 @@ def _show_planned(plan: Plan, options: Run) -> int:
     """Shows what `run` would reuse and compute. Splits whose task is not fitted yet count as missing.
 
     Raises:
-        InputError: `run` would refuse the request for a reason that shows without a fit or a download.
+        InputError: `run` would refuse the request for a reason that shows without a fit, a download, a cluster, or
+            reading all scores of finished cells.
     """
     require_writable_directory(options.out, "output folder", "choose another with --out")
+    if options.executor == "local":
+        choose_device(options.device)
     known, refusals = known_tasks(plan.splits)
     tasks, store = [*plan.given, *known.values()], Store(options.out)
     planned = plan.bind(tasks, refusals, "cpu")

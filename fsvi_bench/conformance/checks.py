@@ -38,7 +38,7 @@ from fsvi_bench.conformance.subject import (
     toy_batch,
     toy_problems,
 )
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.problems import TrainingData
@@ -486,11 +486,16 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
     Args:
         subjects: one method with each of its families.
         names: the checks to run; those in `FIRST` always run.
+
+    Raises:
+        InputError: there are no subjects, or there is no check of a name.
     """
+    if not subjects:
+        raise InputError("there are no subjects to check; pass those of a method")
     findings: list[Finding] = []
     for subject in subjects:
         file, broken = inspect.getfile(subject.entry.cls), ""
-        for name in dict.fromkeys((*FIRST, *names)):
+        for name in dict.fromkeys((*FIRST, *_known(names))):
             if broken:
                 findings.append(Finding(name, "not run", f"fix '{broken}' first", subject.family))
                 continue
@@ -504,6 +509,14 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
         'docs/how-to/method.md ("Write a method: from an idea to the leaderboard")',
         "networks are not checked" if subjects[0].entry.cls.networks else "",
     )
+
+
+def _known(names: str | Sequence[str]) -> Sequence[str]:
+    names = (names,) if isinstance(names, str) else names
+    for name in names:
+        if name not in CHECKS:
+            raise unknown_name("check", name, CHECKS)
+    return names
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:
@@ -534,6 +547,6 @@ def parametrize_with_checks(subjects: Sequence[Subject], names: Sequence[str] = 
     cases = [
         pytest.param(subject, partial(in_isolation, CHECKS[name]), id=f"{subject.entry.name}-{subject.family}-{name}")
         for subject in subjects
-        for name in names
+        for name in _known(names)
     ]
     return pytest.mark.parametrize(("subject", "check"), cases)

@@ -71,8 +71,15 @@ class MethodEntry:
         """The defaults updated by `changes`.
 
         Raises:
-            InputError: a name or value that the method does not accept.
+            InputError: a name or value that the method does not accept, or an integer too large for the length of a
+                range or array.
         """
+        for name, value in changes.items():
+            if isinstance(value, int) and value.bit_length() >= 63:
+                raise InputError(
+                    f"method {self.name}, option '{name}' is a number of {value.bit_length()} bits, expected fewer "
+                    "than 63 bits; choose a smaller number"
+                )
         return self.cls.checked_options({**self.defaults.options, **changes}, self.name)
 
     def make(self, problems: Any, family: Family, seeds: Sequence[int], options: MethodOptions) -> Method:
@@ -144,14 +151,19 @@ def network_methods() -> list[str]:
     return [name for name in built_in_names() if load_installed(name).cls.networks]
 
 
+def require_class(spec: str) -> None:
+    """Raises InputError if this is the path of a file without one of its classes."""
+    if spec.endswith((".py", ".py:")):
+        raise InputError(f"method {spec} names a file but no class; give it as {spec.removesuffix(':')}:Class")
+
+
 def load_method(spec: str) -> MethodEntry:
     """A method by name or as `path/file.py:Class`.
 
     Raises:
         InputError: there is no such method, it cannot be imported, or it is not a `Method`.
     """
-    if spec.endswith((".py", ".py:")):
-        raise InputError(f"method {spec} names a file but no class; give it as {spec.removesuffix(':')}:Class")
+    require_class(spec)
     if ".py:" in spec:
         return _from_file(spec)
     path, _, name = spec.rpartition(":")

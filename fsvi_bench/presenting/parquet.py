@@ -97,6 +97,6 @@ def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
     """A column; if types are mixed, integers become floats and numbers become text. An empty column is of floats."""
     try:
         found = pa.array(values, pa.list_(pa.float64()) if kind == LIST else kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array(map(_word, values))
     return found.cast("float64") if found.type == pa.null() else found

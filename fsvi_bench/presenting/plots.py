@@ -388,7 +388,7 @@ def readable(value: float) -> str:
     """A readable number: `0.1`, `100`, `3·10⁵`, `∞`."""
     if value == 0 or 1e-3 < abs(value) < 1e4 or not math.isfinite(value):
         return f"{value:g}".replace("inf", "∞").replace("-", "−")
-    leading, exponent = f"{value:.6e}".split("e")
+    leading, exponent = f"{value:.5e}".split("e")
     times = "" if float(leading) == 1 else f"{float(leading):g}·".replace("-", "−")
     return f"{times}10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 

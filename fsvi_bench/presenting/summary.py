@@ -24,6 +24,7 @@ from fsvi_bench.presenting.tables import ROUNDING, Cell, Table, Written, in_word
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.options import setting
 from fsvi_bench.scoring.scores import NESTED, Scores
 
 ASSETS = Path(__file__).parent / "assets"
@@ -131,8 +132,8 @@ def scores_in(frame: pd.DataFrame) -> list[str]:
 
 
 def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
-    """`name=value` for each setting that varies, and a remark if the method's model has its own prior."""
-    settings = [[f"{name}={value}" for name, value in record.hyperparameters.items()] for record in records]
+    """Each setting that varies, as `--set` takes it, and a remark if the method's model has its own prior."""
+    settings = [[setting(name, value) for name, value in record.hyperparameters.items()] for record in records]
     pairs = frame[["method"]].assign(pair=pd.Series(settings, dtype=object)).explode("pair")
     varies = pairs.groupby(["method", pairs["pair"].str.partition("=")[0]])["pair"].transform("nunique") > 1
     own_prior = pairs["pair"] == "prior=own"
@@ -377,8 +378,9 @@ def three_digits(value: float, rounding: float = ROUNDING) -> str:
     """`0.0123`, `36.7`, `12346`; 0 below `rounding`; small and large numbers with powers of ten."""
     if not math.isfinite(value):
         return in_words(value)
-    if (size := abs(value)) < rounding or not size:
+    if abs(value) < rounding or not value:
         return "0"
+    size = abs(float(f"{value:.2e}"))  # as written: 99.95 has no decimals
     if not 1e-3 <= size < 1e6:
         return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.2e}")
     return f"{value:.{max(0, 2 - math.floor(math.log10(size)))}f}"
@@ -395,7 +397,8 @@ def format_mean(number: pd.Series) -> str:
         mean = 0.0
     if not 0 < error < math.inf:
         return f"{mean:#.4g}".removesuffix(".")
-    exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0
-    decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
+    size = abs(float(f"{mean:.3e}"))
+    exponent = math.floor(math.log10(size)) if 0 < size < 1e-3 or size >= HUGE else 0
+    decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))) + exponent)
     mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
     return f"({mantissas})e{exponent}" if exponent else mantissas

@@ -48,6 +48,11 @@ def in_words(value: str | float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
 
 
+def rounded_off(score: float | None) -> float | None:
+    """A score, or 0 if it is 0 up to rounding."""
+    return score if score is None or abs(score) >= ROUNDING else 0.0
+
+
 class Table(Plain):
     """Rows of numbers and text; None means not applicable."""
 
@@ -101,10 +106,9 @@ class Table(Plain):
         return "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines)
 
     def _of_words(self) -> list[bool]:
-        return [
-            all(isinstance(_written(row[place]).value, str | None) for row in self.rows)
-            for place in range(len(self.columns))
-        ]
+        values = [[_written(cell).value for cell in column] for column in zip(*self.rows, strict=True)]
+        of_words = [any(isinstance(value, str) for value in column) for column in values]
+        return of_words or [False] * len(self.columns)
 
 
 def templates(*folders: Path, **options: Any) -> Environment:

@@ -120,6 +120,12 @@ def record_of(cell: Cell, provenance: Mapping[str, Any], /, **outcome: Any) -> R
     return Record.model_validate({**cell.model_dump(), **usual, **outcome, "provenance": provenance})
 
 
+def on_task(refused: Record | Cell, task: PlannedTask) -> Cell:
+    """The cell of a record whose task was refused, now that there is one."""
+    fields = {name: getattr(refused, name) for name in Cell.model_fields}
+    return Cell(**fields | {"task_sha256": task.task_sha256, "reference_sha256": task.reference_sha256})
+
+
 def content_sha256(row: Sequence[Record]) -> str:
     """Hash that changes with a row's cells and when one is recomputed; a refused task is identified by its reason."""
     cells = [

@@ -125,10 +125,12 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
     outcomes = []
     for place, (q, diverged, optimum, work, details, trace) in enumerate(zip(*returned, strict=True)):
         (task, cell), begun = job.batch[place], time.perf_counter()
-        if isinstance(task, NetworkProblem):
-            result, kept = _score_network(method, place, q, task, diverged)
+        if (unfit := _unfit(q, cell.family, method.problems.k, diverged)) is not None:
+            result, kept = unfit, None
+        elif isinstance(task, NetworkProblem):
+            result, kept = _score_network(method, place, q, task)
         else:
-            result, kept = _score_cell(q, cell.family, task, diverged), q
+            result, kept = _score_cell(q, task), q
             if "scores" in result:
                 result["reason"] = no_optima
                 if optimum is not None:
@@ -154,33 +156,42 @@ def _optima(method: Method, tasks: Sequence[Any]) -> tuple[Sequence[Optimum | No
         return [None] * len(tasks), f"the scores of the objective are missing: {_reason(error)}"
 
 
-def _score_network(
-    method: Method, place: int, q: Posterior, problem: NetworkProblem, diverged: str | None
-) -> tuple[dict[str, Any], Functions | None]:
-    """Scores and the functions behind them, or a status and the reason why there are none."""
-    if (reason := diverged or divergence(q)) is not None:
-        return {"status": "diverged", "reason": reason}, None
-    try:
-        scores, functions = score_network(q, method.problems.only(place), problem.frozen)
-    except Exception as error:
-        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}, None
-    return {"network_scores": scores}, functions
-
-
-def _score_cell(posterior: Posterior, family: Family, problem: Task, diverged: str | None) -> dict[str, Any]:
-    """Scores, or a status and the reason why there are none."""
+def _unfit(posterior: Posterior, family: Family, k: int, diverged: str | None) -> dict[str, Any] | None:
+    """A status and the reason why a posterior over k weights cannot be scored, or None."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     if (kind := getattr(posterior, "kind", type(posterior).__name__)) != KIND_OF[family]:
         return {"status": "failed", "reason": f"the posterior is {kind}, expected {KIND_OF[family]} for its family"}
     try:
-        if (reason := defect(posterior, problem.frozen.k)) is not None:
+        if (reason := defect(posterior, k)) is not None:
             return {"status": "failed", "reason": f"this is not a posterior over the weights: {reason}"}
-        if (reason := divergence(posterior)) is not None:
-            return {"status": "diverged", "reason": reason}
+        reason = divergence(posterior)
+    except Exception as error:
+        return _without_scores(error)
+    return None if reason is None else {"status": "diverged", "reason": reason}
+
+
+def _without_scores(error: Exception) -> dict[str, Any]:
+    return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+
+
+def _score_network(
+    method: Method, place: int, q: Posterior, problem: NetworkProblem
+) -> tuple[dict[str, Any], Functions | None]:
+    """Scores and the functions behind them, or a status and the reason why there are none."""
+    try:
+        scores, functions = score_network(q, method.problems.only(place), problem.frozen)
+    except Exception as error:
+        return _without_scores(error), None
+    return {"network_scores": scores}, functions
+
+
+def _score_cell(posterior: Posterior, problem: Task) -> dict[str, Any]:
+    """Scores, or a status and the reason why there are none."""
+    try:
         scores = score(posterior, problem)
     except Exception as error:
-        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+        return _without_scores(error)
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
     return {"scores": scores}
@@ -207,4 +218,5 @@ def _place(method: MethodEntry, error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     words = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return words.encode(errors="backslashreplace").decode()  # a file's name may not be valid Unicode
+    # Terminals obey control characters, and the name of a file may not be valid Unicode.
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in words)

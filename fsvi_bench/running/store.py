@@ -30,7 +30,7 @@ from fsvi_bench.files import (
 from fsvi_bench.networks.reference import Functions, functions_file
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
-from fsvi_bench.running.cell import Cell, Plan, Record
+from fsvi_bench.running.cell import Cell, Plan, Record, on_task
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
@@ -192,10 +192,10 @@ class Store:
             return [head for path in self.paths if (head := _read(path, _Head)) is not None]
         wanted: dict[tuple[str, int, int], Cell | Record] = {}
         for plan in self.plans:
-            certified = {(task.dataset, task.split) for task in plan.tasks if task.task_sha256 is not None}
-            wanted = {
-                key: of for key, of in wanted.items() if of.task_sha256 or (of.dataset, of.split) not in certified
-            }
+            certified = {task.place: task for task in plan.tasks if task.task_sha256 is not None}
+            for key, of in wanted.items():  # what was refused is missing from now on
+                if not of.task_sha256 and (task := certified.get((of.dataset, of.split))):
+                    wanted[key] = on_task(of, task)
             wanted |= {(each.row, each.split, each.seed): each for each in plan.cells()}
             wanted |= {(each.row, each.split, each.seed): each for each in plan.refused_records()}
         return list(wanted.values())

@@ -112,6 +112,11 @@ SAID = [
     ),
     ("reproduce burt2020-study --medium --no-compute", "has no medium scale"),
     ("submit exact", "needs --author (a name) and --owner"),
+    ("submit mine.py: --author a --owner b", "method mine.py: names a file but no class; give it as mine.py:Class"),
+    (
+        "run --method rand-a --set S=99999999999999999999",
+        "method rand-a, option 'S' is a number of 67 bits, expected fewer than 63 bits",
+    ),
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
     ("tasks verify split-00.certificate.json", "is a certificate, expected a task"),

@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 
 from fsvi_bench.cli import progress as module
@@ -59,6 +60,12 @@ def test_a_dry_run_refuses_settings_that_a_run_refuses(cli, tmp_path):
         assert (status, out) == (2, "")
         assert "M=100000 needs 50000 distinct training inputs, but a split has only" in err
     assert refused[0][2].splitlines()[-1] == refused[1][2].splitlines()[-1]
+
+
+def test_a_dry_run_refuses_a_gpu_that_is_not_there(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    status, _, err = cli(*TOY, "--device", "cuda", "--out", tmp_path / "out", "--dry-run")
+    assert (status, err) == (2, "fsvi-bench: the device is 'cuda', but no CUDA GPU is available; choose cpu or auto\n")
 
 
 def test_a_dry_run_asks_a_methods_own_check_of_whatever_kind(cli, tmp_path):

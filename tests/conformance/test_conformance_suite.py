@@ -14,6 +14,7 @@ import torch
 from fsvi_bench.conformance import CHECKS, Subject, check_method, checks, parametrize_with_checks, subjects
 from fsvi_bench.conformance.report import Failed
 from fsvi_bench.conformance.subject import GENERATORS, SETTINGS, perturbed, toy_batch
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import AdamOptions, Method
 from fsvi_bench.methods.data import expected_nll
 from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method, method_names
@@ -228,3 +229,14 @@ def test_the_command_refuses_unknown_names(cli, arguments, said):
     status, out, err = cli("methods", "check", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+def test_checks_that_do_not_exist_are_refused():
+    for names in ("one entry per problme", ["trains", "one entry per problme"]):
+        for function in (check_method, parametrize_with_checks):
+            with pytest.raises(
+                InputError, match="unknown check 'one entry per problme': did you mean 'one entry per problem'"
+            ):
+                function(subjects("exact"), names)
+    with pytest.raises(InputError, match="there are no subjects to check"):
+        check_method([])

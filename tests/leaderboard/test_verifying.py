@@ -374,12 +374,22 @@ def test_an_entry_that_is_there_stays_unless_replaced(board):
 
 
 def test_compare_reads_results_and_runs_nothing(cli, tmp_path):
-    root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": lambda place, seed: math.inf, "c": None}, DIABETES)
+    root = make_board(
+        tmp_path,
+        {
+            "a": lambda place, seed: 1.0,
+            "rounds": lambda place, seed: 1e-15,
+            "b": lambda place, seed: math.inf,
+            "c": None,
+        },
+        DIABETES,
+    )
     status, out, _ = cli("leaderboard", "compare", "a", "b", "--root", root, "--json")
     assert (status, json.loads(out)["differences"][0]["log_ratio"]) == (0, -1.0)
     said = " ".join(cli("leaderboard", "compare", "b", "a", "--root", root)[1].split())
     assert "b is ahead on 0 and a on 1 of 1 data sets" in said
     assert "No p-value: Wilcoxon's test over data sets needs at least 3 ranked ones" in said
+    assert "1e-15" not in cli("leaderboard", "compare", "a", "rounds", "--root", root)[1]
     assert cli("leaderboard", "compare", "a", "c", "--root", root)[0] == 2
     assert cli("leaderboard", "compare", "a", "nobody", "--root", root)[0] == 2
     assert cli("leaderboard", "compare", "a", "a", "--root", root)[0] == 2

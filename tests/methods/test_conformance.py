@@ -11,7 +11,7 @@ from fsvi_bench.conformance import Subject, parametrize_with_checks
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import default_names, load_method, method_names
 from fsvi_bench.posteriors.base import unstack
-from fsvi_bench.running.job import _score_cell
+from fsvi_bench.running.job import _score_cell, _unfit
 from fsvi_bench.training.trace import Tracer, trace_steps
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
@@ -201,7 +201,8 @@ def test_a_nan_in_one_problems_targets_does_not_affect_the_others(row, settings)
         train(method, "cpu")
     reasons = method.divergences()
     assert (reasons[0], reasons[2]) == (None, None)
-    status = _score_cell(unstack(method.posterior())[1], row.family, problems[1], reasons[1])
+    q = unstack(method.posterior())[1]
+    status = _unfit(q, row.family, data.k, reasons[1]) or _score_cell(q, problems[1])
     assert status["status"] == "diverged"
     # Every target is NaN, so that the first loss, that of step 0, is.
     assert not row.trains or status["reason"].endswith("at step 0")

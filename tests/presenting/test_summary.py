@@ -19,6 +19,7 @@ from fsvi_bench.presenting.summary import (
     posterior_table,
     result_table,
     summary_of,
+    three_digits,
 )
 from tests.presenting import studies
 
@@ -103,7 +104,7 @@ def test_settings_are_shown_where_a_methods_rows_differ_and_own_priors_always():
         return summary([record(0, 1.0, **each) for each in settings])["words"].tolist()
 
     assert words({"M": 20, "lr": 0.1}, {"M": 80, "lr": 0.1}) == ["M=20", "M=80"]
-    assert words({"M": None, "prior": "own"}, {"M": 5, "prior": "own"}) == ["M=None (own prior)", "M=5 (own prior)"]
+    assert words({"M": None, "prior": "own"}, {"M": 5, "prior": "own"}) == ["M=null (own prior)", "M=5 (own prior)"]
     assert words({"prior": "own"}, {"prior": "task"}) == ["prior=own", "prior=task"]
 
 
@@ -170,6 +171,14 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [(99.95, "100"), (99.94, "99.9"), (0.9995, "1.00"), (999_999.5, "1.00e6"), (12_345.6, "12346"), (0.00099996, "0.00100")],
+)  # fmt: skip
+def test_three_digits_are_those_that_are_written(value, text):
+    assert three_digits(value) == text
+
+
+@pytest.mark.parametrize(
     ("mean", "error", "text"),
     [
         (36.713, 0.4167, "36.71 ± 0.42"),
@@ -183,6 +192,8 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
         (7e-15, 1e-3, "0.0000 ± 0.0010"),
         (math.inf, None, "∞"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
+        (36.7, 0.0995, "36.70 ± 0.10"),
+        (0.00099996, 1e-5, "0.001000 ± 0.000010"),
     ],
 )
 def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):

@@ -124,3 +124,8 @@ def test_csv_has_every_digit_and_table_after_table_under_its_title():
         ["0.30000000000000004", "1", "x"],
     ]
     assert as_csv([]) == ""
+
+
+def test_a_column_of_nothing_is_one_of_numbers():
+    found = Table(columns=("method", "seconds"), rows=[("exact", None)]).markdown()
+    assert found.splitlines()[1] == "| --- | ---: |"

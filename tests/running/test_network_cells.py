@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -224,6 +225,35 @@ def test_a_divergence_is_a_status_and_the_command_that_repeats_it_runs(tmp_path:
     assert cli("report", tmp_path / "out", "--out", tmp_path)[0] == 0
     page = (tmp_path / "report.html").read_text()
     assert f"fsvi-bench run --method mean-field-vi --family ffg --task {TOY} --set lr=1e+200 --max-steps 60" in page
+
+
+WRONG = """
+import torch
+from fsvi_bench.methods.laplace import Laplace
+from fsvi_bench.posteriors.gaussian import FullGaussian
+class FullFactor(Laplace):
+    "A square root of the covariance that is not triangular."
+    def posterior(self):
+        q = super().posterior()
+        return FullGaussian(q.mean, q.scale_tril @ torch.ones_like(q.scale_tril))
+class Mislabelled(Laplace):
+    "A Gaussian that says it is a set of particles."
+    families = ("particles",)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("FullFactor", "this is not a posterior over the weights: .* above the diagonal"),
+        ("Mislabelled", "the posterior is gaussian-full, expected particles for its family"),
+    ],
+)
+def test_what_is_no_posterior_of_its_family_fails(tmp_path: Path, name: str, reason: str) -> None:
+    (source := tmp_path / "wrong.py").write_text(WRONG)
+    found = run(tmp_path / "out", datasets=[], splits=None, max_steps=None, methods=[f"{source}:{name}"])
+    assert found["status"].tolist() == ["failed"]
+    assert re.search(reason, found["reason"][0])
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -84,7 +84,7 @@ class Misspells(Formula):
     def solve(self, problem): return problem.phi
 class NamesAFile(Formula):
     "Whose name is not valid Unicode."
-    def solve(self, problem): raise ValueError("cannot read caf\\udce9.csv")
+    def solve(self, problem): raise ValueError("cannot read caf\\udce9.csv, \\x1b[31mred")
 class ReturnsNothing(Formula):
     "Forgets to return its posterior."
     def solve(self, problem): pass
@@ -217,9 +217,9 @@ def test_the_traceback_of_a_misspelled_attribute_names_its_line(tmp_path, failin
     assert "return problem.phi" in traceback.read_text()
 
 
-def test_a_reason_that_is_not_valid_unicode_is_recorded(tmp_path, failing):
+def test_a_reason_with_characters_that_no_terminal_should_see_is_recorded(tmp_path, failing):
     (record,) = execute(tmp_path / "out", of(failing, "NamesAFile", splits="0")).records
-    assert record.reason.startswith("ValueError: cannot read caf\\udce9.csv (")
+    assert record.reason.startswith(r"ValueError: cannot read caf\udce9.csv, \x1b[31mred (")
     assert "caf\\udce9.csv" in next((tmp_path / "out").rglob("traceback.txt")).read_text()
 
 

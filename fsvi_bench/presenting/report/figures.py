@@ -15,6 +15,7 @@ from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.tables import ROUNDING
 from fsvi_bench.presenting.traces import spread_along
+from fsvi_bench.running.options import setting
 from fsvi_bench.training.trace import Trace, TracePoint
 
 WIDTH = 12.0  #: inches; the text width of the page
@@ -157,7 +158,7 @@ def _course(entry: Entry, traces: list[Trace]) -> pd.DataFrame:
     """The curve of an entry, without the point at 0, and thinned to about `PER_DECADE` points per decade."""
     M = entry.hyperparameters.get("M")
     told_by_panels = isinstance(M, int | float)
-    words = [word for word in entry.label.split() if not (told_by_panels and word == f"M={M}")]
+    words = [word for word in entry.label.split() if not (told_by_panels and word == setting("M", M))]
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
     axes: list[Literal["steps", "seconds"]] = ["steps", "seconds"]

@@ -18,6 +18,7 @@ from fsvi_bench.networks.task import network_name
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.summary import DIVERGES, ROW, cells_of, rounding_of, scores_in, summary_of
+from fsvi_bench.running.options import setting
 from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
@@ -161,8 +162,9 @@ def _telling(rows: list[Any]) -> tuple[str, ...]:
 def _label(words: str, settings: dict[str, Any], telling: tuple[str, ...]) -> str:
     """The words of an entry, with … for the settings that are not needed; a remark and an own prior stay."""
     short = f" {words} "
-    for left_out in {f" {name}={value} " for name, value in settings.items() if name not in telling} - {" prior=own "}:
-        short = short.replace(left_out, " ")
+    left_out = {setting(name, value) for name, value in settings.items() if name not in telling} - {"prior=own"}
+    for each in left_out:
+        short = short.replace(f" {each} ", " ")
     return short.strip() + " …" * (short.strip() != words)
 
 
