@@ -380,7 +380,7 @@ def _table(verdicts: dict[Scale, list[Verdict]]) -> str:
 
 def _claim(claim: Verdict) -> str:
     exact = claim.low == claim.high and claim.interval is None
-    interval = "none (deterministic)" if exact else f"{claim.low:.3g} to {claim.high:.3g}"
+    interval = "none (deterministic)" if exact else claim.between
     return f"| {claim.outcome} | {_says(claim)} | {claim.found} | {interval} | {claim.side} {claim.threshold:g} |"
 
 
@@ -391,7 +391,7 @@ def _claims(claim: tuple[Verdict, ...]) -> str:
 
 
 def _interval(claim: Verdict) -> str:
-    return "" if claim.low == claim.high else f" ({claim.low:.3g} to {claim.high:.3g})"
+    return "" if claim.low == claim.high else f" ({claim.between})"
 
 
 def _says(claim: Verdict) -> str:

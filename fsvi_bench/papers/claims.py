@@ -216,8 +216,20 @@ class Verdict(Claim):
 
     @property
     def found(self) -> str:
-        """The value in three digits, with its unit."""
-        return f"{f'{self.value:.3g}'.replace('inf', '∞')} {self.unit}".rstrip()
+        """The value with its unit."""
+        return f"{self._written(self.value)} {self.unit}".rstrip()
+
+    @property
+    def between(self) -> str:
+        """The interval."""
+        return f"{self._written(self.low)} to {self._written(self.high)}"
+
+    def _written(self, number: float) -> str:
+        """Three digits; more if one of the verdict's numbers would be written as the threshold."""
+        digits, numbers = 3, (self.value, self.low, self.high)
+        while digits < 6 and any(float(f"{each:.{digits}g}") == self.threshold != each for each in numbers):
+            digits += 1
+        return f"{number:.{digits}g}".replace("inf", "∞")
 
     @property
     def outcome(self) -> str:
