@@ -291,16 +291,16 @@ def test_annealing_from_both_ends_brackets_log_z() -> None:
 def test_calibration_tells_a_sampler_of_the_wrong_noise() -> None:
     of = target(1, 10, P=20)
 
-    def p_values(factor: float) -> np.ndarray:
+    def p_values(factor: float, data_sets: int) -> np.ndarray:
         ranks = []
-        for i in range(100):
+        for i in range(data_sets):
             simulated = of.simulate(jax.random.key(1000 + i))
             assumed = dataclasses.replace(simulated.target, noise_variance=factor * of.noise_variance)
             ranks.append(calibration_ranks(assumed, simulated.f, jax.random.key(2000 + i), 200, 380))
         return calibration_p_values(np.stack(ranks))
 
-    assert p_values(1.0).min() > 0.01
-    assert p_values(1 / 16).min() < 1e-6  # 3e-16; rounding, so the CPU, changes every chain
+    assert p_values(1.0, 100).min() > 0.01
+    assert p_values(1 / 16, 60).min() < 1e-6  # far below; rounding, so the CPU, changes every chain
 
 
 def test_calibrations_bins_are_equal() -> None:
