@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
-from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.base import AdamOptions, GaussianOptions, MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, built_in_names, default_names, load_method, network_methods
 from fsvi_bench.networks.official import CertifiedNetwork, named_network
 from fsvi_bench.networks.task import LogitTask, NetworkTask
@@ -121,7 +121,6 @@ def make_plan(request: Request) -> Plan:
         wanted = f"{'--family' if request.families else 'the protocol has the family'} {', '.join(asked.families)}"
         missing = f"{wanted}: none of the chosen methods ({', '.join(methods)}) has it"
         raise InputError(f"{missing}; their families: {families}")
-    flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
     return Plan(
         written=datetime.now(UTC),
         tasks=tuple(tasks),
@@ -129,7 +128,7 @@ def make_plan(request: Request) -> Plan:
         provenance={},
         given=given,
         methods=methods,
-        unused=tuple(FLAGS[name] for name, value in flags.items() if value and name not in known),
+        unused=_unused(request, rows, methods),
         shared=_shared(request, rows, own),
     )
 
@@ -230,6 +229,19 @@ def _own_options(request: Request, methods: Iterable[MethodEntry]) -> dict[str, 
             )
         own[method.name][option] = value
     return own
+
+
+def _unused(request: Request, rows: Iterable[Variant], methods: Mapping[str, MethodEntry]) -> tuple[str, ...]:
+    """The flags of the request that no row uses: methods lack the option, or are in closed form and do not train."""
+    used: set[str] = set()
+    for row in rows:
+        method, names = methods[row.method], set(row.hyperparameters)
+        if issubclass(method.cls.Options, AdamOptions) and not method.trains_with(method.options(row.hyperparameters)):
+            names -= set(GaussianOptions.model_fields)
+        used |= names | {f"{prefix}.{name}" for name in names for prefix in (method.name, method.spec)}
+    flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # from the command line only
+    unused = [FLAGS[name] for name, value in flags.items() if value and name not in used]
+    return (*unused, *(f"--set {name}" for name in request.options if name not in used))
 
 
 def _shared(

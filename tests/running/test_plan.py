@@ -131,6 +131,10 @@ def test_an_option_of_one_method_is_checked(tunable, option, message):
         ),
         ({"measurement_points": [80], "max_steps": 10}, ()),
         ({"methods": ["exact"], "protocol": "official"}, ()),  # nobody gave a flag
+        ({"methods": ["gwi"], "max_steps": 10, "options": {"lr": 0.1, "weight": 2.0}}, ("--max-steps", "--set lr")),
+        ({"methods": ["gwi", "rand-a"], "options": {"gwi.lr": 0.1, "minibatch": 40}}, ("--set gwi.lr",)),
+        ({"methods": ["gwi"], "max_steps": 10, "options": {"lr": 0.1, "training": "adam"}}, ()),
+        ({"methods": ["gfsvi"], "max_steps": 10, "task_files": ["yacht:0:collapsed-10"]}, ()),  # there it trains
     ],
 )
 def test_flags_that_no_method_uses_are_reported(given, unused):
