@@ -135,6 +135,11 @@ def quoted(text: str) -> str:
     return repr(text[:60]) + ("..." if len(text) > 60 else "")
 
 
+def printable(text: str) -> str:
+    """A text of several lines in which control characters, which terminals obey, and invalid Unicode are escaped."""
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
 def plain(text: str, limit: int = 200) -> str:
     """A library's message, which may quote a file, on one line: shortened, and without control characters."""
     line = "".join(each if each.isprintable() else "?" for each in " ".join(text[: 2 * limit].split()))

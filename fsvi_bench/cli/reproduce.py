@@ -14,7 +14,7 @@ from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
 from fsvi_bench.papers.workspace import Scale, Workspace
 from fsvi_bench.presenting.summary import result_table
-from fsvi_bench.presenting.tables import Table, in_words
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor, available_cores
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.threads import use_one_thread
@@ -71,12 +71,9 @@ def _show(outcome: Outcome) -> None:
     if outcome.claims:
         print(_introduction(outcome))
     for claim in outcome.claims:
-        interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
-        unit = f" {claim.unit}" if claim.unit else ""
-        claimed = f"claimed {claim.side} {claim.threshold:g}"
-        print(
-            f"{claim.outcome}: {claim.says}\n    {claim.statistic}: {in_words(claim.value)}{unit}{interval}, {claimed}"
-        )
+        interval = "" if claim.low == claim.high else f" ({claim.between})"
+        print(f"{claim.outcome}: {claim.says}")
+        print(f"    {claim.statistic}: {claim.found}{interval}, claimed {claim.side} {claim.threshold:g}")
     for path in outcome.files:
         print(path)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 from unittest import SkipTest
 
-from fsvi_bench.errors import place_in
+from fsvi_bench.errors import place_in, printable
 from fsvi_bench.posteriors.base import Family
 
 Status = Literal["ok", "failed", "not applicable", "not run"]  #: not run: an earlier check failed
@@ -66,5 +66,5 @@ def outcome(check: Callable[[], str | None], file: str) -> tuple[Status, str]:
     except Failed as error:
         return "failed", str(error)
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:500] or "no message"
+        said = printable(" ".join(str(error).split()))[:500] or "no message"
         return "failed", f"{type(error).__name__}: {said}{place_in(error, file)}"

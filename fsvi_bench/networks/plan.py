@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, invalid_field
-from fsvi_bench.networks.reference import DRAWS
+from fsvi_bench.networks.reference import DRAWS, KEPT
 from fsvi_bench.networks.task import Targets, task_name
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.strict import Plain
@@ -33,7 +33,7 @@ class Sampling(Plain):
     annealed: PositiveInt = 8  #: chains of each bound
     ranks: PositiveInt = 100  #: simulated data sets for calibration
     rank_warmup: PositiveInt = 500
-    rank_draws: PositiveInt = 1000
+    rank_draws: Annotated[int, Field(ge=KEPT)] = 1000
 
     @model_validator(mode="after")
     def _enough_draws(self) -> Sampling:

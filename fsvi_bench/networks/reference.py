@@ -28,6 +28,7 @@ from fsvi_bench.tensorfile import TensorFile, identity, read_tensor_file, tensor
 
 FORMAT = "fsvi-network-reference/1"
 DRAWS = 4000  #: of a reference
+KEPT = 19  #: draws among which calibration ranks the true function
 LEVELS = 255  #: steps between the least and the largest stored value at an input
 FEWEST_OF_REFERENCE, MOST_IN_NOISE = 100, 1e4  #: draws, and values in units of the noise, if there is any
 FEWEST = 3  #: functions that can be scored: errors leave one out

@@ -153,7 +153,11 @@ class NetworkTask(ABC):
             InputError: the targets are the data set's, or the task was read from a file, which has no seed.
         """
         if self.targets_seed is None:
-            raise InputError(f"the weights behind the targets of {self.name} are not known; make the task by `build`")
+            if self.targets == "real":
+                raise InputError(f"the targets of {self.name} are the data set's, so no weights are behind them")
+            raise InputError(
+                f"{self.name} was read from a file, which has no seed of its targets; make it by `build` with its seed"
+            )
         return _draw_weights(self.network, self.targets_seed)[0]
 
     @property

@@ -3,9 +3,11 @@ how these are written: the result table on a terminal, and cells of tables there
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -132,13 +134,19 @@ def scores_in(frame: pd.DataFrame) -> list[str]:
 
 
 def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
-    """Each setting that varies, as `--set` takes it, and a remark if the method's model has its own prior."""
-    settings = [[setting(name, value) for name, value in record.hyperparameters.items()] for record in records]
+    """Each setting that varies, written as YAML, and a remark if the method's model has its own prior."""
+    settings = [[_setting(name, json.dumps(value)) for name, value in r.hyperparameters.items()] for r in records]
     pairs = frame[["method"]].assign(pair=pd.Series(settings, dtype=object)).explode("pair")
     varies = pairs.groupby(["method", pairs["pair"].str.partition("=")[0]])["pair"].transform("nunique") > 1
     own_prior = pairs["pair"] == "prior=own"
     told = pairs["pair"].mask(own_prior & ~varies, "(own prior)")[varies | own_prior]
     return told.groupby(level=0).agg(" ".join).reindex(frame.index, fill_value="")
+
+
+@cache
+def _setting(name: str, value: str) -> str:
+    """A setting from its value as JSON, in which 1, 1.0 and true differ."""
+    return setting(name, json.loads(value))
 
 
 def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
@@ -397,8 +405,9 @@ def format_mean(number: pd.Series) -> str:
         mean = 0.0
     if not 0 < error < math.inf:
         return f"{mean:#.4g}".removesuffix(".")
-    size = abs(float(f"{mean:.3e}"))
+    last = math.floor(math.log10(float(f"{error:.1e}"))) - 1  # power of ten of the error's last digit, as it is written
+    size = abs(round(mean, -last))
     exponent = math.floor(math.log10(size)) if 0 < size < 1e-3 or size >= HUGE else 0
-    decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))) + exponent)
+    decimals = max(0, exponent - last)
     mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
     return f"({mantissas})e{exponent}" if exponent else mantissas

@@ -50,7 +50,7 @@ def in_words(value: str | float | None, digits: int = 4) -> str:
 
 def rounded_off(score: float | None) -> float | None:
     """A score, or 0 if it is 0 up to rounding."""
-    return score if score is None or abs(score) >= ROUNDING else 0.0
+    return 0.0 if score is not None and abs(score) < ROUNDING else score
 
 
 class Table(Plain):
@@ -107,7 +107,7 @@ class Table(Plain):
 
     def _of_words(self) -> list[bool]:
         values = [[_written(cell).value for cell in column] for column in zip(*self.rows, strict=True)]
-        of_words = [any(isinstance(value, str) for value in column) for column in values]
+        of_words = [any(column) and all(isinstance(value, str | None) for value in column) for column in values]
         return of_words or [False] * len(self.columns)
 
 

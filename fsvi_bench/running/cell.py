@@ -120,9 +120,9 @@ def record_of(cell: Cell, provenance: Mapping[str, Any], /, **outcome: Any) -> R
     return Record.model_validate({**cell.model_dump(), **usual, **outcome, "provenance": provenance})
 
 
-def on_task(refused: Record | Cell, task: PlannedTask) -> Cell:
-    """The cell of a record whose task was refused, now that there is one."""
-    fields = {name: getattr(refused, name) for name in Cell.model_fields}
+def on_task(planned: Record | Cell, task: PlannedTask) -> Cell:
+    """The cell of one whose task was refused or not known, now that there is one."""
+    fields = {name: getattr(planned, name) for name in Cell.model_fields}
     return Cell(**fields | {"task_sha256": task.task_sha256, "reference_sha256": task.reference_sha256})
 
 

@@ -12,7 +12,7 @@ from traceback import format_exception
 from typing import Any, NamedTuple
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE
-from fsvi_bench.errors import InputError, place_in
+from fsvi_bench.errors import InputError, place_in, printable
 from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.networks.reference import Functions
@@ -71,6 +71,8 @@ def _record(
 ) -> Record:
     """The record of a cell; `device` is the one it used, by default the job's."""
     source = {"method_file": job.method.file} if job.method.file else {}
+    if reason := outcome.get("reason"):
+        outcome = {**outcome, "reason": printable(reason)}
     return record_of(cell, provenance(device or job.device, cell.seed, started) | source, **outcome)
 
 
@@ -217,6 +219,4 @@ def _place(method: MethodEntry, error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    words = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    # Terminals obey control characters, and the name of a file may not be valid Unicode.
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in words)
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

@@ -193,7 +193,7 @@ class Store:
         wanted: dict[tuple[str, int, int], Cell | Record] = {}
         for plan in self.plans:
             certified = {task.place: task for task in plan.tasks if task.task_sha256 is not None}
-            for key, of in wanted.items():  # what was refused is missing from now on
+            for key, of in wanted.items():  # what was refused or not known is missing from now on
                 if not of.task_sha256 and (task := certified.get((of.dataset, of.split))):
                     wanted[key] = on_task(of, task)
             wanted |= {(each.row, each.split, each.seed): each for each in plan.cells()}

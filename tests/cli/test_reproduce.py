@@ -211,8 +211,8 @@ def test_undecided_and_refuted_claims_are_distinguished(capsys):
     _show(Outcome(name="x", scale="paper", files=[], computed=0, reused=0, claims=claims))
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "At full scale:",
-        "undecided: it is", "s0.4: 0.6 [0.4, 0.9], claimed above 0.5",
-        "did not hold: it is", "s0.6: 0.6 nats [0.6, ∞], claimed above 0.5",
+        "undecided: it is", "s0.4: 0.6 (0.4 to 0.9), claimed above 0.5",
+        "did not hold: it is", "s0.6: 0.6 nats (0.6 to ∞), claimed above 0.5",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 import fsvi_bench
 from fsvi_bench.cli.commands import NetworksBuild
@@ -120,6 +121,16 @@ def test_a_whole_name_is_one_task_and_its_first_parts_are_several() -> None:
     assert chosen() == list(planned_tasks())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"draws": 1999}, "the chains have 3998 draws in all, expected at least 4000"), ({"rank_draws": 18}, "19")],
+)
+def test_runs_that_are_shorter_than_what_is_kept_are_refused(change: dict[str, int], message: str) -> None:
+    assert Sampling(**TINY).chains == 2
+    with pytest.raises(ValidationError, match=message):
+        Sampling(**TINY | change)
+
+
 TINY = {
     "chains": 2, "warmup": 200, "draws": 2000, "runs": 4, "particles": 128, "moves": 2, "ladders": 4, "ladder_warmup": 50,
     "ladder_draws": 100, "bounds": 2, "temperatures": 50, "annealed": 2, "ranks": 3, "rank_warmup": 100, "rank_draws": 100,
@@ -151,7 +162,7 @@ def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkey
     monkeypatch.setattr(Certificate, "_checks", all_checks)
     assert len(found.certificate.failures()) >= 4  # far too short
     with pytest.raises(
-        fsvi_bench.InputError, match="the weights behind the targets of yacht:0:logit-100:simulated are not known"
+        fsvi_bench.InputError, match="yacht:0:logit-100:simulated was read from a file, which has no seed"
     ):
         _ = found.task.true_weights
     # The true weights are one draw of the posterior.

@@ -135,7 +135,7 @@ def test_true_weights_leave_noise_alone(toy: NetworkTask) -> None:
     left = (y - toy.network.values(toy.true_weights, X)).square() / toy.noise_variance
     assert abs(float(left.sum()) - len(y)) < 4 * math.sqrt(2 * len(y))  # chi-square; y itself leaves far more
     assert float(y.square().sum() / toy.noise_variance) > 2 * len(y)
-    with pytest.raises(InputError, match="the weights behind the targets of toy:0:collapsed-2 are not known"):
+    with pytest.raises(InputError, match="the targets of toy:0:collapsed-2 are the data set's, so no weights"):
         _ = build("toy", 0, "collapsed-2", "real", 0.1).true_weights
 
 

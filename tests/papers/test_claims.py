@@ -146,6 +146,20 @@ def test_what_was_found_is_written_with_its_unit(value, unit, expected):
     assert claim(unit=unit).judge(value).found == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "high", "found", "between"),
+    [
+        (1.0042, 0.9, 1.1, "1.004", "0.9 to 1.1"),
+        (1.000626, 1.0004, 1.0008, "1.0006", "1.0004 to 1.0008"),
+        (1.0, 1.0, 1.2345, "1", "1 to 1.23"),
+        (1.2, 0.9999999, INF, "1.2", "1 to ∞"),
+    ],
+)
+def test_numbers_are_told_apart_from_the_threshold(value, low, high, found, between):
+    told = claim("above", 1.0).judge(2.0).model_copy(update={"value": value, "low": low, "high": high})
+    assert (told.found, told.between) == (found, between)
+
+
 # --- Claims about every case ------------------------------------------------------------------------------------------
 
 

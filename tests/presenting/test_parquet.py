@@ -55,6 +55,12 @@ def test_every_record_and_every_point_of_a_trace_is_a_row_with_all_that_it_holds
             assert own == [(point.steps, point.kl) for point in trace.points]
 
 
+def test_an_integer_beyond_64_bits_is_text(tmp_path):
+    """`run` refuses it; folders of earlier versions may have one."""
+    records, _ = export_of(tmp_path, [record("ssge", 0, 1.0, hyperparameters={"S": 10**25}), RECORDS[0]])
+    assert set(records["option_S"].to_pylist()) == {str(10**25), None}
+
+
 def test_what_diverged_is_no_number_and_what_does_not_apply_is_missing(tmp_path):
     cell = record("mean-field-vi", 0, 1.0)
     points = [TracePoint(0, 0.0, 1.0, None, 1.0, 1.0, None), TracePoint(1, 0.5, math.nan, math.nan, math.nan, 1.0, 2.0)]

@@ -60,6 +60,9 @@ class Miscounts(Base):
 class Forgets(Base):
     "Says of one problem only why it diverged."
     def divergences(self): return [None]
+class Colours(Base):
+    "Says in red why it diverged."
+    def divergences(self): return ["\\x1b[31mred"] * len(self.problems)
 class Dies(Base):
     "As if the system had killed it for its memory, but for the batches of one problem."
     def training_step(self, batch, batch_idx):
@@ -221,6 +224,8 @@ def test_a_reason_with_characters_that_no_terminal_should_see_is_recorded(tmp_pa
     (record,) = execute(tmp_path / "out", of(failing, "NamesAFile", splits="0")).records
     assert record.reason.startswith(r"ValueError: cannot read caf\udce9.csv, \x1b[31mred (")
     assert "caf\\udce9.csv" in next((tmp_path / "out").rglob("traceback.txt")).read_text()
+    (record,) = execute(tmp_path / "colours", of(failing, "Colours", splits="0")).records
+    assert (record.status, record.reason) == ("diverged", r"\x1b[31mred")
 
 
 def test_cells_whose_scores_take_seconds_are_saved_one_by_one(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from fsvi_bench.maths.networks import LinearModel
 from fsvi_bench.networks.plan import Sampling
 from fsvi_bench.networks.reference import (
     DRAWS,
+    KEPT,
     Agreement,
     Bidirectional,
     Certificate,
@@ -43,7 +44,6 @@ Arrays = dict[str, Any]  #: by name
 GROUPS: dict[str, slice] = {place: slice(POINTS * i, POINTS * (i + 1)) for i, place in enumerate(PLACES)}
 VERSIONS = {name: importlib.metadata.version(name) for name in ("jax", "numpyro", "blackjax", "arviz")}
 PILOT = 128  #: particles of the run that gives a data set's schedule
-KEPT = 19  #: draws among which the true function is ranked
 
 
 @dataclass(frozen=True)

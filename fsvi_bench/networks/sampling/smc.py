@@ -100,10 +100,10 @@ def _step(
 def pool(
     particles: Sequence[np.ndarray], log_evidences: Sequence[float], n: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """At most n particles [n, P] of runs of equal length, in random order and each at most once; NaN if an evidence is.
+    """At most n particles [n, P] of runs of equal length, in random order and each at most once.
 
-    Each run gives a share Ẑ / Σ Ẑ of them, up to one particle. They are fewer than n where a run would have to give
-    more than it has.
+    They are NaN if an evidence is not finite. Each run gives a share Ẑ / Σ Ẑ of them, to within one particle. They are
+    fewer than n where a run would have to give more than it has.
     """
     if not np.isfinite(log_evidences).all():
         return np.full((n, particles[0].shape[-1]), np.nan)
