@@ -143,7 +143,7 @@ def test_without_switches_libraries_choose():
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("protocol", "workers", "kernels"),
-    [("official", "1", "COMPATIBLE"), ("official", "2", "COMPATIBLE"), ("quick", "1", "OFF")],
+    [("official", "2", "COMPATIBLE"), ("quick", "1", "OFF")],
 )
 def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records_say_so(
     tmp_path, protocol, workers, kernels

@@ -140,8 +140,8 @@ TINY = {
 @pytest.mark.data
 @pytest.mark.slow
 def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At both levels, with the limits that do not ask for long runs: the samplers agree, and the bounds enclose log Z."""
-    model = Model(dataset="yacht", model="logit-100", real=(0,), simulated=(0,), sampling=Sampling(**TINY))
+    """With the limits that do not ask for long runs: the samplers agree, and the bounds enclose log Z."""
+    model = Model(dataset="yacht", model="logit-100", simulated=(0,), sampling=Sampling(**TINY))
     monkeypatch.setattr(plan, "read_yaml", lambda path: {"models": [model.model_dump()]})
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
     all_checks, of_length = Certificate._checks, ("ESS", "R̂", "number of data sets", "gap")
@@ -152,12 +152,11 @@ def test_a_logistic_regression_is_built_and_verified(cli, tmp_path: Path, monkey
     )
     status, out, err = cli("networks", "build", "--out", tmp_path / "out", "--workers", "1")
     assert status == 0, err
-    assert len(out.split()) == 2
+    assert len(out.split()) == 1
     monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path / "out")
     status, out, _ = cli("networks", "verify")
     assert status == 0
-    assert "yacht:0:logit-100: matches its data set, and its certificate (C2) is within the limits" in out
-    assert "yacht:0:logit-100:simulated: matches its data set, and its certificate (C1)" in out
+    assert "yacht:0:logit-100:simulated: matches its data set, and its certificate (C1) is within the limits" in out
     found = official.load_network("yacht:0:logit-100:simulated")
     monkeypatch.setattr(Certificate, "_checks", all_checks)
     assert len(found.certificate.failures()) >= 4  # far too short
