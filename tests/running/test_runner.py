@@ -9,6 +9,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import job
 from fsvi_bench.running.cell import Record
@@ -228,10 +229,12 @@ def test_a_reason_with_characters_that_no_terminal_should_see_is_recorded(tmp_pa
     assert (record.status, record.reason) == ("diverged", r"\x1b[31mred")
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_cells_whose_scores_take_seconds_are_saved_one_by_one(tmp_path, monkeypatch):
-    """When a cell is saved, none after it has been scored."""
+    """When a cell is saved, none after it has been scored. The scores are those of another q, which take no time."""
     scored, saved = [], []
-    monkeypatch.setattr(job, "score", lambda q, task: scored.append(task) or score(q, task))
+    quick = FactorisedGaussian(torch.zeros(20).double(), torch.ones(20).double())
+    monkeypatch.setattr(job, "score", lambda q, task: scored.append(task) or score(quick, task))
     monkeypatch.setattr(Store, "save", lambda *_: saved.append(len(scored)))
     execute(tmp_path / "out", changed(TOY, methods=["bernoulli-dropout"]))
     assert saved == [1, 2, 3, 4]

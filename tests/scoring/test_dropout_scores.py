@@ -274,6 +274,7 @@ def test_the_jackknife_of_a_mean_is_the_textbooks_interval():
     assert _jackknife(groups.mean(), without) == pytest.approx((groups.mean(), *interval), rel=1e-12)
 
 
+@pytest.mark.usefixtures("short_scores")
 @pytest.mark.parametrize("size", [0.1, 1e3])
 def test_samples_that_do_not_show_the_density_have_no_score_of_it(toy, size):
     """Too narrow, none reaches the tails of the exact predictive; too wide, few come near a target. (By the jackknife the
@@ -286,6 +287,7 @@ def test_samples_that_do_not_show_the_density_have_no_score_of_it(toy, size):
     assert math.isfinite(found.kl_moment_matched)
 
 
+@pytest.mark.usefixtures("short_scores")
 def test_samples_that_show_it_have_the_score_of_their_gaussian(toy):
     found = score(SamplesPosterior(toy.truth.posterior.mean + normal(0, MINIMUM_SAMPLES, 20)), toy)
     law = score(FactorisedGaussian(toy.truth.posterior.mean, torch.ones(20).double()), toy)
