@@ -127,7 +127,8 @@ class Reproduce(Options):
         name: Name of the reproduction. Default: list all of them.
         quick: Use fewer steps and splits: a preview at reduced scale, in minutes; do not cite it.
         medium: For networks: use a scale between preview and full scale, which takes an evening on two cores.
-        compute: Compute missing parts, or only show finished ones. Default: --compute, unless that takes days.
+        compute: Compute missing cells, or, for reproductions made from runs, only show finished ones. Default:
+            --compute, unless that takes days.
         device: auto, cpu or cuda.
         out: Output folder. Default: fsvi-bench-results/NAME.
     """

@@ -48,7 +48,10 @@ def _make(options: Reproduce, name: str, root: Path) -> Outcome:
     if compute:
         reproduction.check(scale, options.data_dir)
     elif not reproduction.shows_unfinished:
-        raise InputError(f"{name} cannot show stored results without computing; drop --no-compute")
+        raise InputError(
+            f"{name} is not made from the cells of a run, which --no-compute shows; drop it, or see docs/reproductions "
+            "for stored results"
+        )
     executor = LocalExecutor(options.workers or available_cores())
     resources = Resources(choose_device(options.device), executor, options.data_dir)
     require_writable_directory(root, "output folder", "choose another with --out")

@@ -104,7 +104,7 @@ SAID = [
     ("tasks build --check --out x", BUILD),
     ("tasks build --check --dataset toy", "toy has no official tasks"),
     ("tasks verify toy", "toy has no official tasks"),
-    ("reproduce ksw2015-fig2 --no-compute", "drop --no-compute"),
+    ("reproduce ksw2015-fig2 --no-compute", "which --no-compute shows; drop it"),
     ("reproduce ksw2015-fig1 --quick --medium", "got both --quick and --medium, expected one scale; drop one of them"),
     (
         "reproduce ksw2015-fig2 --medium",

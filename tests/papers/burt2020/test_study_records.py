@@ -182,4 +182,4 @@ def test_experiments_that_take_days_start_on_request_only(cli, tmp_path):
         assert not (tmp_path / name / "cells").exists()
     status, _, err = cli("reproduce", "ksw2015-fig2", "--no-compute", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert "drop --no-compute" in err
+    assert "which --no-compute shows; drop it" in err
