@@ -31,7 +31,9 @@ def run(options: Run) -> int:
     with redirect_stdout(sys.stderr):  # what the code of a method prints; stdout is for results
         plan, out = make_plan(options), options.out
     for flag in plan.unused:
-        stderr.print(f"{flag} has no effect: its methods lack this option, or are in closed form", style="yellow")
+        stderr.print(
+            f"{flag} has no effect: the chosen methods lack this option, or are in closed form", style="yellow"
+        )
     for name, methods in plan.shared.items():
         one = f"{methods[0]}.{setting(name, options.options[name])}"
         stderr.print(f"--set {name} applies to {', '.join(methods)}; to set it for one method, write --set {one}")

@@ -91,7 +91,7 @@ def test_a_dry_run_downloads_nothing_to_check_settings(cli, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("flags", [("--dry-run",), ()])
 def test_a_flag_without_effect_is_reported(cli, tmp_path, flags):
-    said = "--max-steps has no effect: its methods lack this option, or are in closed form"
+    said = "--max-steps has no effect: the chosen methods lack this option, or are in closed form"
     status, _, err = cli(*TOY, "--out", tmp_path, "--max-steps", 5, *flags)
     assert (status, err.splitlines().count(said)) == (0, 1)
     assert said not in cli(*TOY, "--method", "rand-a", "--out", tmp_path, "--max-steps", 5, "--dry-run")[2]

@@ -229,7 +229,6 @@ def test_a_reason_with_characters_that_no_terminal_should_see_is_recorded(tmp_pa
     assert (record.status, record.reason) == ("diverged", r"\x1b[31mred")
 
 
-@pytest.mark.usefixtures("short_scores")
 def test_cells_whose_scores_take_seconds_are_saved_one_by_one(tmp_path, monkeypatch):
     """When a cell is saved, none after it has been scored. The scores are those of another q, which take no time."""
     scored, saved = [], []
